@@ -1,0 +1,1 @@
+"""One file a library: how to call it, what it supports, and why not."""

@@ -1,0 +1,118 @@
+"""What a backend is: the contract between pagedbench and a library or a kernel.
+
+How the paths are driven (write, gather, attention) is in `execute.py`; which backends exist is in `registry.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from pagedbench.tensors.call import Call, CallSpec
+from pagedbench.words import AttnPath
+
+EmptyRows = Literal["zero", "untouched"]
+NanContract = Literal["clean", "may-leak"]
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether the library can run on a device, and if not, why, in a sentence that a user can act on."""
+
+    available: bool
+    version: str | None = None
+    reason: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What an adapter declares of its library; checks hold it to this.
+
+    `repeatable`: equal calls give equal bits. `appends`: the decode path writes the new tokens itself; where it does
+    not, the tool writes them first and says so. `returns_lse`; `lse_note` says what the adapter converts.
+    `out`: the kernel writes into `Call.out`. `batch_invariant`: a sequence's result does not depend on its batch mates.
+    `score_rounding`: scores are rounded to the input dtype before the softmax (one more term in the budget);
+    `p_dtype`: the dtype that the weights have in the product with V, where it is not the dtype of V.
+    `nan_regions`: by region of slots that must not be read, whether NaN there may leak (0 * NaN inside an edge tile).
+    `compile_seconds`: the most that a first call may spend compiling; time-outs allow for it.
+    `graph_safe`: a call can be captured in a CUDA graph.
+    """
+
+    repeatable: bool = True
+    appends: bool = True
+    returns_lse: bool = True
+    lse_note: str = "natural logarithm, (total_q, num_heads)"
+    out: bool = False
+    batch_invariant: bool = False
+    score_rounding: bool = False
+    p_dtype: str | None = None
+    empty_rows: EmptyRows = "zero"
+    nan_regions: Mapping[str, NanContract] = field(default_factory=dict)
+    compile_seconds: float = 0.0
+    graph_safe: bool = True
+
+
+@dataclass
+class Output:
+    """`out` `(total_q, num_heads, head_dim_v)`; `lse` `(total_q, num_heads)` fp32, natural logarithm, −inf for rows that
+    see no key, or None where the backend returns none."""
+
+    out: torch.Tensor
+    lse: torch.Tensor | None = None
+
+
+class Backend:
+    """A library that computes one or more paths. Subclasses override `available`, `unsupported` and the paths they have.
+
+    `plan` is host work that a library wants before the calls of a step (its cost is reported apart); what it returns is
+    handed to the path's function. Path functions must not synchronise.
+    """
+
+    name: str = ""
+    library: str = ""
+    about: str = ""
+    traits: Traits = Traits()
+
+    def available(self, device: str) -> Availability:
+        """Whether the library is there and runs on `device` (`"cpu"` or `"cuda"`). Never raises."""
+        raise NotImplementedError
+
+    def unsupported(self, spec: CallSpec) -> str | None:
+        """Why this call cannot be made, as a sentence that names what is needed, or None if it can."""
+        return None
+
+    def traits_for(self, path: AttnPath) -> Traits:
+        """The traits on one path, where a library's functions differ."""
+        return self.traits
+
+    def plan(self, call: Call) -> Any:
+        """Host work before the call."""
+        return None
+
+    def varlen(self, call: Call, plan: Any) -> Output:
+        """Ragged queries on contiguous keys (`call.k`, `call.v`)."""
+        raise NotImplementedError
+
+    def decode(self, call: Call, plan: Any) -> Output:
+        """The same number of query tokens for each sequence, through the block table, appending in place."""
+        raise NotImplementedError
+
+    def paged_varlen(self, call: Call, plan: Any) -> Output:
+        """Ragged queries through the block table."""
+        raise NotImplementedError
+
+    @property
+    def paths(self) -> tuple[AttnPath, ...]:
+        """The paths that this backend has: those whose function it overrides."""
+        return tuple(p for p, name in PATH_METHODS.items() if getattr(type(self), name) is not getattr(Backend, name))
+
+
+PATH_METHODS = {
+    AttnPath.VARLEN: "varlen",
+    AttnPath.DECODE: "decode",
+    AttnPath.PAGED_VARLEN: "paged_varlen",
+}

@@ -1,0 +1,120 @@
+"""What a check is: the context it works in and the result it gives. The checks themselves are one file each beside this.
+
+A check never decides on its own what a row may see or what a slot is for: that is the layout's. It never looks at the
+clock. It makes as many calls as it needs through `CheckContext.execute`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+from pagedbench.backends.base import Backend, Output
+from pagedbench.backends.execute import execute
+from pagedbench.layout.batch import BatchLayout
+from pagedbench.oracle.reference import Reference, reference
+from pagedbench.scenario.model import Scenario
+from pagedbench.tensors.inputs import LogicalInputs, random_inputs
+from pagedbench.tensors.prepare import Fill, Prepared, prepare
+from pagedbench.words import AttnPath, Verdict
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a check found, at the place where it is worst; absent coordinates do not apply.
+
+    `message` is a whole sentence for a person. Coordinates are indices from 0; `key` is the logical position in the
+    sequence, `logical_block` its column of the block table, `physical_block` the id that stands there.
+    """
+
+    message: str
+    sequence: int | None = None
+    query_token: int | None = None
+    head: int | None = None
+    key: int | None = None
+    logical_block: int | None = None
+    physical_block: int | None = None
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The outcome of one check. `message` is one line; `findings` are worst first; `metrics` are plain numbers.
+
+    A check that does not apply is SKIPPED with the reason as `message`. `warnings` stand beside any verdict (BLIND).
+    """
+
+    check: str
+    verdict: Verdict
+    message: str = ""
+    findings: tuple[Finding, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What a backend did with one prepared call: its output, and the memory it was given (now changed by the append)."""
+
+    prepared: Prepared
+    output: Output
+
+
+@dataclass
+class CheckContext:
+    """A cell under test. `inputs`, `reference` and `base` are made once, on first use, and shared by all checks."""
+
+    scenario: Scenario
+    layout: BatchLayout
+    backend: Backend
+    path: AttnPath
+    device: str
+
+    @cached_property
+    def inputs(self) -> LogicalInputs:
+        """The scenario's random queries, keys and values."""
+        return random_inputs(self.scenario, self.layout, self.device)
+
+    @cached_property
+    def reference(self) -> Reference:
+        """The oracle's answer for `inputs`."""
+        return reference(self.inputs, self.layout, self.scenario.attention, device=self.device)
+
+    @cached_property
+    def base(self) -> Execution:
+        """One execution of the scenario as it stands."""
+        return self.execute()
+
+    def prepare(
+        self, *, inputs: LogicalInputs | None = None, layout: BatchLayout | None = None, fill: Fill | None = None
+    ) -> Prepared:
+        """A fresh call on fresh memory: the scenario's, with other numbers, another placement or another fill."""
+        return prepare(
+            self.scenario,
+            self.layout if layout is None else layout,
+            self.inputs if inputs is None else inputs,
+            self.path,
+            self.device,
+            fill=fill,
+        )
+
+    def execute(
+        self, prepared: Prepared | None = None, *, inputs: LogicalInputs | None = None, layout: BatchLayout | None = None, fill: Fill | None = None
+    ) -> Execution:
+        """Run the backend on a prepared call, or on one made from the arguments of `prepare`."""
+        ready = prepared or self.prepare(inputs=inputs, layout=layout, fill=fill)
+        return Execution(ready, execute(self.backend, ready.call))
+
+
+class Check(Protocol):
+    """One check: a name as printed, a sentence for the README, and the work."""
+
+    name: str
+    about: str
+
+    def not_applicable(self, context: CheckContext) -> str | None:
+        """Why this check says nothing about this cell, or None."""
+
+    def run(self, context: CheckContext) -> CheckResult:
+        """Judge the cell."""

@@ -1,0 +1,55 @@
+"""The command line: one Typer application, built from one thin module a command.
+
+Command modules import what they need inside their function, so that `--help` and `show` stay instant. Errors meant for
+a person are printed here, once, without a traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import typer
+
+from pagedbench import __version__
+from pagedbench.errors import PagedbenchError
+from pagedbench.words import ExitCode
+
+# In the order of `--help`: name on the command line -> module with a function `command`.
+COMMANDS: dict[str, str] = {}
+
+app = typer.Typer(
+    name="pagedbench",
+    help="Validate and benchmark paged-attention kernels.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pagedbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", help="Print the version.", callback=_print_version, is_eager=True),
+) -> None:
+    """Validate and benchmark paged-attention kernels."""
+
+
+for _name, _module in COMMANDS.items():
+    app.command(_name)(import_module(_module).command)
+
+
+def main() -> None:
+    """Entry point of the `pagedbench` script."""
+    try:
+        app()
+    except PagedbenchError as error:
+        typer.echo(f"error: {error.message}", err=True)
+        if error.hint:
+            typer.echo(f"hint: {error.hint}", err=True)
+        sys.exit(ExitCode.USAGE)

@@ -1,0 +1,50 @@
+"""The package's own exceptions: what a user did wrong or what a machine cannot do, with where, what and how to mend it.
+
+The command line prints these without a traceback; anything else that escapes is a bug of pagedbench.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class PagedbenchError(Exception):
+    """Base of all errors meant for a person. `hint` says how to mend it."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(PagedbenchError):
+    """The command line asks for something that does not exist or does not fit together (exit 2)."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with a scenario.
+
+    `field` is a dotted path as a user writes it (`cache.block_table[1][0]`), `where` is `file:line:column` (empty for
+    scenarios made in code), `found` what stands there and `needed` what should.
+    """
+
+    field: str
+    found: str
+    needed: str
+    hint: str | None = None
+    where: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{place}{self.field}: found {self.found}, needed {self.needed}{hint}"
+
+
+class ScenarioError(PagedbenchError):
+    """One or more scenarios are invalid (exit 2; nothing runs)."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(p) for p in self.problems))

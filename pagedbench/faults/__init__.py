@@ -1,0 +1,1 @@
+"""The catalogue of ways for a kernel to be wrong."""

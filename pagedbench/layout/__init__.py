@@ -1,0 +1,1 @@
+"""Where every token lives: block tables, slots, cumulative lengths. Integers only, no torch."""

@@ -1,0 +1,1 @@
+"""The fp64 answer, made from logical K and V before paging."""

@@ -1,0 +1,1 @@
+"""One record a cell, appended as it is made; baselines."""

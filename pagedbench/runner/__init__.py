@@ -1,0 +1,1 @@
+"""Walks cells through the flow in worker processes; the parent never touches CUDA."""

@@ -1,0 +1,1 @@
+"""The scenario language: what is put before a kernel. No torch."""
