@@ -1,0 +1,172 @@
+"""The record of one cell: everything that was learned about it, as one line of JSON. Every report is made from these alone.
+
+No torch and no pandas here: reports, baselines and the parent process read records on machines that have no GPU. A record
+holds no host name, no user name and no absolute path, so that it can be published. How records are stored is in
+`store.py`.
+
+The first level is flat, so that `pandas.read_json("records.jsonl", lines=True)` is a table to work with at once: `scenario`,
+`backend`, `path`, `verdict`, `worst_error`, `time_us`, `gb_per_s`, `tflop_per_s` are columns; the rest is nested under them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, TypedDict
+
+from pagedbench.errors import UsageError
+from pagedbench.words import Verdict
+
+SCHEMA = 1
+"""Version of the record's form. It goes up when a key is renamed, removed or changes its meaning; new keys do not count."""
+
+
+class FindingDict(TypedDict, total=False):
+    """One finding: a whole sentence, and where it is worst (absent coordinates do not apply; all count from 0)."""
+
+    message: str
+    sequence: int | None
+    query_token: int | None
+    head: int | None
+    key: int | None
+    logical_block: int | None
+    physical_block: int | None
+
+
+class CheckDict(TypedDict):
+    """The outcome of one check. `metrics` are plain numbers; a non-finite one is written as "nan", "inf" or "-inf"."""
+
+    check: str
+    verdict: str
+    message: str
+    findings: list[FindingDict]
+    metrics: dict[str, float]
+    warnings: list[str]
+
+
+class DiagnosisDict(TypedDict, total=False):
+    """One explanation of a failure, best first: a sentence, the catalogue's name of the fault, and how well it fits (0 to 1)."""
+
+    sentence: str
+    fault: str | None
+    score: float | None
+
+
+class ExpectedDict(TypedDict):
+    """What the scenario's `expect` says of this cell, and what the cell would have been called without it."""
+
+    outcome: str
+    because: str
+    verdict: str
+
+
+@dataclass
+class CellRecord:
+    """One cell (scenario, backend, path, device) of one run.
+
+    Identity: `scenario` (with its variant in brackets), `variant` (the matrix fields of it), `backend`, `path`, `device`
+    (`cpu` or `cuda`), `seed`; `run` names the process run that made it (a baseline needs several), `time` is UTC ISO 8601,
+    `command` is `run` or `check`, `suite` the suite of checks.
+    Verdict: `verdict`, `message` (one sentence: why), `checks`, `warnings` (BLIND and others, not tied to one check),
+    `diagnosis`, `expected`, `error` (exception and traceback, paths shortened), `stderr` (its tail, of the worker, during
+    this cell), `sampled_rows` (the oracle checked so many rows of `total_rows`; None: all).
+    Speed: `timing` (what `timing/` measured: raw samples in microseconds, intervals, method; its keys are documented there),
+    `time_us` median of the time shown, `spread_us` its robust spread, `work` (`bytes` and `flops` that must be moved
+    and done), `gb_per_s`, `tflop_per_s`, `limit_share` (of the limit that binds).
+    Circumstances: `environment`, `scenario_text`, `scenario_hash`, `where` (file:line), `memory` (`need`, `have` in bytes),
+    `durations` (seconds by stage), `pictures` (name to SVG text).
+    """
+
+    scenario: str
+    backend: str
+    path: str
+    device: str
+    verdict: Verdict
+    message: str = ""
+    variant: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    run: str = ""
+    time: str = ""
+    command: str = "run"
+    suite: str = "run"
+    worst_error: float | None = None
+    time_us: float | None = None
+    spread_us: float | None = None
+    gb_per_s: float | None = None
+    tflop_per_s: float | None = None
+    limit_share: float | None = None
+    checks: list[CheckDict] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    diagnosis: list[DiagnosisDict] = field(default_factory=list)
+    expected: ExpectedDict | None = None
+    error: str | None = None
+    stderr: str = ""
+    sampled_rows: int | None = None
+    total_rows: int | None = None
+    timing: dict[str, Any] | None = None
+    work: dict[str, float] | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
+    about: str = ""
+    scenario_text: str = ""
+    scenario_hash: str = ""
+    where: str = ""
+    memory: dict[str, int] | None = None
+    durations: dict[str, float] = field(default_factory=dict)
+    pictures: dict[str, str] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What makes a cell the same cell in another run."""
+        return (self.scenario, self.backend, self.path, self.device)
+
+    @property
+    def target(self) -> str:
+        """`backend:path`, as `--backend` takes it."""
+        return f"{self.backend}:{self.path}"
+
+    @property
+    def all_warnings(self) -> list[str]:
+        """The cell's own warnings, then those of its checks, each once."""
+        found = [*self.warnings, *(w for check in self.checks for w in check["warnings"])]
+        return list(dict.fromkeys(found))
+
+    @property
+    def failed_checks(self) -> list[CheckDict]:
+        """The checks that neither passed nor were skipped."""
+        return [c for c in self.checks if c["verdict"] not in (Verdict.PASS.value, Verdict.SKIPPED.value)]
+
+    def to_json(self) -> str:
+        """One line of strict JSON."""
+        return json.dumps(_strict({**asdict(self), "verdict": self.verdict.value}), ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> CellRecord:
+        """A record from its line. Raises `UsageError` for a line that is none, or of a newer schema; unknown keys are dropped."""
+        try:
+            data = json.loads(line)
+        except ValueError as error:
+            raise UsageError(f"not a record: {line[:60]!r}", "records are JSON Lines, one cell a line") from error
+        if not isinstance(data, dict) or not {"scenario", "backend", "path", "device", "verdict", "schema"} <= data.keys():
+            raise UsageError(f"not a record of pagedbench: {line[:60]!r}", "give a file made by --json, run or check")
+        if data["schema"] > SCHEMA:
+            raise UsageError(f"the record has schema {data['schema']}, this pagedbench knows up to {SCHEMA}", "update pagedbench")
+        known = {f.name for f in fields(cls)}
+        record = cls(**{k: v for k, v in data.items() if k in known})
+        record.verdict = Verdict(data["verdict"])
+        for check in record.checks:
+            check["metrics"] = {name: float(value) for name, value in check["metrics"].items()}
+        return record
+
+
+def _strict(value: Any) -> Any:
+    """`value` with every non-finite number spelled out: JSON has no NaN, and `pandas` refuses Python's own spelling of it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return {str(k): _strict(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(v) for v in value]
+    return value

@@ -1,0 +1,81 @@
+"""A record survives its trip through one line of strict JSON, and pandas reads many of them in one call."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pagedbench.errors import UsageError
+from pagedbench.results.record import SCHEMA, CellRecord
+from pagedbench.words import Verdict
+
+
+def make_record(**changes: object) -> CellRecord:
+    base: dict[str, object] = {
+        "scenario": "docs-decode",
+        "backend": "torch",
+        "path": "decode",
+        "device": "cpu",
+        "verdict": Verdict.MISMATCH,
+        "checks": [
+            {
+                "check": "accuracy",
+                "verdict": "MISMATCH",
+                "message": "3 rows of 96 are beyond their budget",
+                "findings": [{"message": "sequence 1, query token 0, head 3", "sequence": 1}],
+                "metrics": {"worst_ratio": math.inf},
+                "warnings": ["BLIND: one block a sequence"],
+            }
+        ],
+        "warnings": ["BLIND: one block a sequence"],
+    }
+    return CellRecord(**{**base, **changes})  # type: ignore[arg-type]
+
+
+def test_a_record_is_one_line_and_comes_back_equal() -> None:
+    record = make_record(message="a line\nbreak stays inside")
+    line = record.to_json()
+    assert "\n" not in line
+    assert CellRecord.from_json(line) == record
+
+
+def test_the_line_is_strict_json_even_with_infinite_metrics() -> None:
+    def refuse(constant: str) -> float:
+        raise AssertionError(f"{constant} is not JSON")
+
+    json.loads(make_record().to_json(), parse_constant=refuse)
+
+
+def test_the_first_level_is_a_table_for_pandas(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    file.write_text(make_record().to_json() + "\n" + make_record(path="varlen", verdict=Verdict.PASS).to_json() + "\n")
+    table = pd.read_json(file, lines=True)
+    assert list(table["verdict"]) == ["MISMATCH", "PASS"]
+    assert {"scenario", "backend", "path", "device", "worst_error", "time_us"} <= set(table.columns)
+
+
+def test_a_warning_of_cell_and_check_is_listed_once() -> None:
+    assert make_record().all_warnings == ["BLIND: one block a sequence"]
+
+
+def test_key_and_target_name_the_cell() -> None:
+    assert make_record().key == ("docs-decode", "torch", "decode", "cpu")
+    assert make_record().target == "torch:decode"
+
+
+@pytest.mark.parametrize("line", ["", "{", "[]", '{"scenario": "x"}'])
+def test_what_is_no_record_is_refused_with_a_hint(line: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        CellRecord.from_json(line)
+    assert caught.value.hint
+
+
+def test_a_newer_schema_is_refused_and_an_unknown_key_is_not() -> None:
+    data = json.loads(make_record().to_json())
+    assert CellRecord.from_json(json.dumps({**data, "new_key": 1})) == make_record()
+    with pytest.raises(UsageError, match="schema"):
+        CellRecord.from_json(json.dumps({**data, "schema": SCHEMA + 1}))
