@@ -1,11 +1,11 @@
-"""The record of one cell: everything that was learned about it, as one line of JSON. Every report is made from these alone.
+"""The record of one cell: everything that was learned about it, as one line of JSON. All reports are made from these.
 
-No torch and no pandas here: reports, baselines and the parent process read records on machines that have no GPU. A record
-holds no host name, no user name and no absolute path, so that it can be published. How records are stored is in
-`store.py`.
+No torch and no pandas here: reports, baselines and the parent process read records on machines that have no GPU. A
+record holds no host name, no user name and no absolute path, so that it can be published. Storing them is `store.py`'s.
 
-The first level is flat, so that `pandas.read_json("records.jsonl", lines=True)` is a table to work with at once: `scenario`,
-`backend`, `path`, `verdict`, `worst_error`, `time_us`, `gb_per_s`, `tflop_per_s` are columns; the rest is nested under them.
+The first level is flat, so that `pandas.read_json("records.jsonl", lines=True)` is a table to work with at once:
+`scenario`, `backend`, `path`, `verdict`, `worst_error`, `time_us`, `gb_per_s`, `tflop_per_s` are columns; the rest is
+nested under them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pagedbench.errors import UsageError
 from pagedbench.words import Verdict
 
 SCHEMA = 1
-"""Version of the record's form. It goes up when a key is renamed, removed or changes its meaning; new keys do not count."""
+"""Version of the record's form: it goes up when a key is renamed, removed or changes its meaning, not for a new key."""
+REQUIRED = frozenset({"scenario", "backend", "path", "device", "verdict", "schema"})
 
 
 class FindingDict(TypedDict, total=False):
@@ -47,7 +48,7 @@ class CheckDict(TypedDict):
 
 
 class DiagnosisDict(TypedDict, total=False):
-    """One explanation of a failure, best first: a sentence, the catalogue's name of the fault, and how well it fits (0 to 1)."""
+    """One explanation of a failure: a sentence, the catalogue's name of the fault, how well it fits (0 to 1)."""
 
     sentence: str
     fault: str | None
@@ -66,17 +67,19 @@ class ExpectedDict(TypedDict):
 class CellRecord:
     """One cell (scenario, backend, path, device) of one run.
 
-    Identity: `scenario` (with its variant in brackets), `variant` (the matrix fields of it), `backend`, `path`, `device`
-    (`cpu` or `cuda`), `seed`; `run` names the process run that made it (a baseline needs several), `time` is UTC ISO 8601,
-    `command` is `run` or `check`, `suite` the suite of checks.
+    Identity: `scenario` (with its variant in brackets), `variant` (the matrix fields of it), `backend`, `path`,
+    `device` (`cpu` or `cuda`), `seed`; `run` names the process run that made it (a baseline needs several), `time` is
+    UTC in ISO 8601, `command` is `run` or `check`, `suite` the suite of checks; `fingerprint` changes with anything
+    that would make the cell worth judging again (`--resume` goes by it).
     Verdict: `verdict`, `message` (one sentence: why), `checks`, `warnings` (BLIND and others, not tied to one check),
-    `diagnosis`, `expected`, `error` (exception and traceback, paths shortened), `stderr` (its tail, of the worker, during
-    this cell), `sampled_rows` (the oracle checked so many rows of `total_rows`; None: all).
-    Speed: `timing` (what `timing/` measured: raw samples in microseconds, intervals, method; its keys are documented there),
-    `time_us` median of the time shown, `spread_us` its robust spread, `work` (`bytes` and `flops` that must be moved
-    and done), `gb_per_s`, `tflop_per_s`, `limit_share` (of the limit that binds).
-    Circumstances: `environment`, `scenario_text`, `scenario_hash`, `where` (file:line), `memory` (`need`, `have` in bytes),
-    `durations` (seconds by stage), `pictures` (name to SVG text).
+    `diagnosis` (best first), `expected`, `error` (exception and traceback, paths shortened), `stderr` (the tail of what
+    the worker printed during this cell), `sampled_rows` (the oracle checked so many of `total_rows`; None: all).
+    `worst_error` is the worst row's error as a share of its budget: above 1 is a mismatch.
+    Speed: `timing` (what `timing/` measured: raw samples in microseconds, intervals, method; its keys are documented
+    there), `time_us` the median shown, `spread_us` its robust spread, `work` (`bytes` that must be moved, `flops` that
+    must be done), `gb_per_s`, `tflop_per_s`, `limit_share` (of the limit that binds).
+    Circumstances: `environment`, `scenario_text`, `scenario_hash`, `where` (file:line), `memory` (`need` and `have` in
+    bytes), `durations` (seconds by stage), `pictures` (name to SVG text).
     """
 
     scenario: str
@@ -91,6 +94,7 @@ class CellRecord:
     time: str = ""
     command: str = "run"
     suite: str = "run"
+    fingerprint: str = ""
     worst_error: float | None = None
     time_us: float | None = None
     spread_us: float | None = None
@@ -144,15 +148,15 @@ class CellRecord:
 
     @classmethod
     def from_json(cls, line: str) -> CellRecord:
-        """A record from its line. Raises `UsageError` for a line that is none, or of a newer schema; unknown keys are dropped."""
+        """A record from its line; unknown keys are dropped. Raises `UsageError` for no record, or a newer schema."""
         try:
             data = json.loads(line)
         except ValueError as error:
             raise UsageError(f"not a record: {line[:60]!r}", "records are JSON Lines, one cell a line") from error
-        if not isinstance(data, dict) or not {"scenario", "backend", "path", "device", "verdict", "schema"} <= data.keys():
+        if not isinstance(data, dict) or not data.keys() >= REQUIRED:
             raise UsageError(f"not a record of pagedbench: {line[:60]!r}", "give a file made by --json, run or check")
         if data["schema"] > SCHEMA:
-            raise UsageError(f"the record has schema {data['schema']}, this pagedbench knows up to {SCHEMA}", "update pagedbench")
+            raise UsageError(f"the record has schema {data['schema']}, newest known is {SCHEMA}", "update pagedbench")
         known = {f.name for f in fields(cls)}
         record = cls(**{k: v for k, v in data.items() if k in known})
         record.verdict = Verdict(data["verdict"])
@@ -162,7 +166,7 @@ class CellRecord:
 
 
 def _strict(value: Any) -> Any:
-    """`value` with every non-finite number spelled out: JSON has no NaN, and `pandas` refuses Python's own spelling of it."""
+    """`value` with non-finite numbers spelled out: JSON has none, and `pandas` refuses Python's spelling of them."""
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
     if isinstance(value, Mapping):

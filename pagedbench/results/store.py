@@ -1,0 +1,109 @@
+"""Where records lie: JSON Lines, one cell a line, appended as each cell is done.
+
+A run writes to `FILE.partial` and gives it the name `FILE` when it ends, also when it is interrupted: a file with the
+right name is never half a run by accident, and what it replaces stays whole until then. Each line is one `write` and
+one `fsync`, so that `kill -9` loses at most the cell in flight; a torn last line is dropped on reading.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+from pagedbench.errors import UsageError
+from pagedbench.results.record import CellRecord
+
+
+def partial_path(file: Path) -> Path:
+    """The name that `file` has while a run is still writing it."""
+    return file.with_name(file.name + ".partial")
+
+
+def read_records(file: Path) -> list[CellRecord]:
+    """All records of a JSON Lines file, in order. A last line without its line break was torn and is dropped.
+
+    Raises `UsageError` when the file cannot be read, or a whole line is no record (with its number).
+    """
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+    return list(_parse(file, text))
+
+
+def _parse(file: Path, text: str) -> Iterator[CellRecord]:
+    lines = text.split("\n")
+    for number, line in enumerate(lines[:-1], start=1):
+        if not line.strip():
+            continue
+        try:
+            yield CellRecord.from_json(line)
+        except UsageError as error:
+            raise UsageError(f"{file}:{number}: {error.message}", error.hint) from error
+
+
+def read_unfinished(file: Path) -> list[CellRecord]:
+    """What an earlier, perhaps killed, run left: the records of `FILE.partial` if it exists, else those of `FILE`."""
+    for candidate in (partial_path(file), file):
+        if candidate.exists():
+            return read_records(candidate)
+    return []
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a whole file so that nobody ever sees half of it: a temporary file beside it, then a rename."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.chmod(name, 0o666 & ~_umask())
+            os.replace(name, file)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}") from error
+
+
+def _umask() -> int:
+    """The process's umask; reading it needs setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+class RecordStore:
+    """Appends records to a file. Used as a context manager; leaving it, for whatever reason, gives the file its name.
+
+    `kept` are records of an earlier run that this one goes on from (`--resume`): they come first in the new file.
+    """
+
+    def __init__(self, file: Path, kept: Iterable[CellRecord] = ()) -> None:
+        self.file = file
+        self._kept = tuple(kept)
+        self._fd = -1
+
+    def __enter__(self) -> RecordStore:
+        write_text(partial_path(self.file), "".join(record.to_json() + "\n" for record in self._kept))
+        self._fd = os.open(partial_path(self.file), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        return self
+
+    def append(self, record: CellRecord) -> None:
+        """Add one record; when this returns it is on the disk."""
+        data = (record.to_json() + "\n").encode()
+        while data:
+            data = data[os.write(self._fd, data) :]
+        os.fsync(self._fd)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+        os.replace(partial_path(self.file), self.file)

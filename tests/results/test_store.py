@@ -1,0 +1,103 @@
+"""Records are on the disk when `append` returns, files are whole or absent, and a torn line costs one record."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from pagedbench.errors import UsageError
+from pagedbench.results.record import CellRecord
+from pagedbench.results.store import RecordStore, partial_path, read_records, read_unfinished, write_text
+from pagedbench.words import Verdict
+
+
+def record(scenario: str) -> CellRecord:
+    return CellRecord(scenario, "torch", "decode", "cpu", Verdict.PASS)
+
+
+def names(records: list[CellRecord]) -> list[str]:
+    return [r.scenario for r in records]
+
+
+def test_a_finished_run_has_the_name_asked_for_and_nothing_else_lies_around(tmp_path: Path) -> None:
+    file = tmp_path / "new folder" / "records.jsonl"
+    with RecordStore(file) as store:
+        store.append(record("a"))
+        assert not file.exists()
+        store.append(record("b"))
+    assert names(read_records(file)) == ["a", "b"]
+    assert os.listdir(file.parent) == ["records.jsonl"]
+
+
+def test_an_interrupted_run_keeps_what_it_had(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+
+    def interrupted_run() -> None:
+        with RecordStore(file) as store:
+            store.append(record("a"))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_run()
+    assert names(read_records(file)) == ["a"]
+
+
+def test_a_torn_last_line_is_dropped_and_a_broken_line_before_it_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    whole = record("a").to_json() + "\n"
+    file.write_text(whole + whole[:40])
+    assert names(read_records(file)) == ["a"]
+    file.write_text(whole + "{}\n" + whole)
+    with pytest.raises(UsageError, match=r"records\.jsonl:2: not a record"):
+        read_records(file)
+
+
+def test_kill_9_loses_nothing_that_was_appended_and_the_old_file_stays(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    file.write_text(record("old").to_json() + "\n")
+    script = textwrap.dedent(
+        """
+        import os, signal, sys
+        from pathlib import Path
+        from pagedbench.results.record import CellRecord
+        from pagedbench.results.store import RecordStore
+        from pagedbench.words import Verdict
+        with RecordStore(Path(sys.argv[1])) as store:
+            store.append(CellRecord("a", "torch", "decode", "cpu", Verdict.PASS))
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(file)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert names(read_records(file)) == ["old"]
+    assert names(read_unfinished(file)) == ["a"]
+
+
+def test_resuming_puts_the_kept_records_first(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    partial_path(file).write_text(record("a").to_json() + "\n")
+    with RecordStore(file, kept=read_unfinished(file)) as store:
+        store.append(record("b"))
+    assert names(read_records(file)) == ["a", "b"]
+    assert not partial_path(file).exists()
+
+
+def test_write_text_replaces_at_once_and_explains_what_cannot_be_written(tmp_path: Path) -> None:
+    file = tmp_path / "report.md"
+    write_text(file, "one")
+    write_text(file, "two")
+    assert file.read_text() == "two"
+    assert os.listdir(tmp_path) == ["report.md"]
+    with pytest.raises(UsageError, match="cannot write"):
+        write_text(file / "below a file", "x")
+
+
+def test_a_file_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read"):
+        read_records(tmp_path / "absent.jsonl")
