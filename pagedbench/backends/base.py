@@ -39,7 +39,8 @@ class Traits:
     `p_dtype`: the dtype that the weights have in the product with V, where it is not the dtype of V.
     `nan_regions`: by region of slots that must not be read, whether NaN there may leak (0 * NaN inside an edge tile).
     `compile_seconds`: the most that a first call may spend compiling; time-outs allow for it.
-    `graph_safe`: a call can be captured in a CUDA graph.
+    `graph_safe`: a call can be captured in a CUDA graph. `graph_lengths`: a captured call follows the index arrays that
+    it is replayed with; not so where a host plan has the lengths baked in.
     """
 
     repeatable: bool = True
@@ -54,19 +55,20 @@ class Traits:
     nan_regions: Mapping[str, NanContract] = field(default_factory=dict)
     compile_seconds: float = 0.0
     graph_safe: bool = True
+    graph_lengths: bool = True
 
 
 @dataclass
 class Output:
-    """`out` `(total_q, num_heads, head_dim_v)`; `lse` `(total_q, num_heads)` fp32, natural logarithm, −inf for rows that
-    see no key, or None where the backend returns none."""
+    """`out` `(total_q, num_heads, head_dim_v)`; `lse` `(total_q, num_heads)` fp32, natural logarithm, −inf for rows
+    that see no key, or None where the backend returns none."""
 
     out: torch.Tensor
     lse: torch.Tensor | None = None
 
 
 class Backend:
-    """A library that computes one or more paths. Subclasses override `available`, `unsupported` and the paths they have.
+    """A library that computes one or more paths. Subclasses override `available`, `unsupported`, their paths.
 
     `plan` is host work that a library wants before the calls of a step (its cost is reported apart); what it returns is
     handed to the path's function. Path functions must not synchronise.

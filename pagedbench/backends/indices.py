@@ -1,0 +1,34 @@
+"""Index arrays in the forms that libraries want, made from a `Call`. No attention here."""
+
+from __future__ import annotations
+
+import torch
+
+from pagedbench.tensors.call import Call, HostArrays
+
+
+def host_arrays(call: Call) -> HostArrays:
+    """Host copies of the index arrays: those the call came with, or made now (which waits for the device)."""
+    if call.host is not None:
+        return call.host
+    return HostArrays(
+        cu_seqlens_q=call.cu_seqlens_q.cpu(),
+        cu_seqlens_k=call.cu_seqlens_k.cpu(),
+        cache_seqlens=call.cache_seqlens.cpu(),
+        total_seqlens=call.total_seqlens.cpu(),
+        block_table=call.block_table.cpu(),
+    )
+
+
+def locate(call: Call, sequence: torch.Tensor, position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Block id and offset within the block (int64) of the key at `position` of `sequence`; shapes broadcast."""
+    block_size = call.spec.block_size
+    return call.block_table[sequence, position // block_size].long(), position % block_size
+
+
+def new_token_places(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    """`(total_q,)` block id and offset of each new token, from `block_table` and `cache_seqlens`, on the device."""
+    starts = call.cu_seqlens_q.long()
+    token = torch.arange(call.q.shape[0], device=call.q.device)
+    sequence = torch.searchsorted(starts[1:].contiguous(), token, right=True)
+    return locate(call, sequence, call.cache_seqlens.long()[sequence] + token - starts[sequence])

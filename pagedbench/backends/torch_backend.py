@@ -1,0 +1,170 @@
+"""The `torch` backend: all three paths with torch alone, on any device. The embedded default, and a worked example.
+
+It is written to be right and readable, not fast: online softmax over chunks of keys, products and sums in fp32, memory
+bounded whatever the lengths. What a new backend must do is all here: append in place, follow only the table entries
+that are needed, give rows that see no key exactly 0 and an LSE of −inf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from pagedbench.backends.base import Availability, Backend, Output, Traits
+from pagedbench.backends.indices import host_arrays, locate, new_token_places
+from pagedbench.backends.torch_schedule import StepSize, TileGroup, schedule
+from pagedbench.tensors.call import Call
+
+# The most fp32 elements that one step holds (scores, gathered K and V): 16 MiB stay in a CPU's cache, a GPU wants more.
+STEP_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 26}
+
+# Reads the K and V of some tiles: (sequence (n,), key (n, c)) -> K (n, c, num_kv_heads, head_dim), V likewise.
+ReadKeys = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+class TorchBackend(Backend):
+    """Chunked attention in fp32 with torch operations."""
+
+    name = "torch"
+    library = "torch"
+    about = "torch operations, chunked, accumulated in fp32; any device"
+    # The tiles are made on the host from the lengths: a captured call is bound to them.
+    traits = Traits(out=True, graph_lengths=False)
+
+    def available(self, device: str) -> Availability:
+        """Wherever torch has the device."""
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            return Availability(False, torch.__version__, "torch sees no CUDA device")
+        return Availability(True, torch.__version__)
+
+    def plan(self, call: Call) -> list[TileGroup]:
+        """Cut the batch into tiles, on the host."""
+        host = host_arrays(call)
+        return schedule(
+            host.cu_seqlens_q.numpy().astype(np.int64),
+            host.cu_seqlens_k.diff().numpy().astype(np.int64),
+            call.spec.causal,
+            call.spec.window_size,
+            call.q.device,
+            StepSize.of(call.spec, STEP_ELEMENTS.get(call.q.device.type, STEP_ELEMENTS["cpu"])),
+        )
+
+    def varlen(self, call: Call, plan: list[TileGroup]) -> Output:
+        """Attention over `call.k`, `call.v`."""
+        k, v = call.k, call.v
+        if k is None or v is None:
+            raise ValueError("the varlen path needs the gathered keys and values (call.k, call.v)")
+        starts = call.cu_seqlens_k.long()
+
+        def read(sequence: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            place = starts[sequence][:, None] + key
+            return _take(k, (place,)), _take(v, (place,))
+
+        return attend(call, plan, read)
+
+    def decode(self, call: Call, plan: list[TileGroup]) -> Output:
+        """Append, then attention through the block table."""
+        append(call)
+        return attend(call, plan, paged_reader(call))
+
+    def paged_varlen(self, call: Call, plan: list[TileGroup]) -> Output:
+        """Append, then attention through the block table; ragged queries are no different here."""
+        return self.decode(call, plan)
+
+
+def append(call: Call) -> None:
+    """Write the new tokens' K and V into their slots, found through the block table; nothing else is touched."""
+    if call.k_new is None or call.v_new is None:
+        return
+    place = new_token_places(call)
+    _bits(call.k_cache)[place] = _bits(call.k_new)
+    _bits(call.v_cache)[place] = _bits(call.v_new)
+
+
+def paged_reader(call: Call) -> ReadKeys:
+    """Reads keys through the block table, whatever strides the pool has."""
+
+    def read(sequence: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        place = locate(call, sequence[:, None], key)
+        return _take(call.k_cache, place), _take(call.v_cache, place)
+
+    return read
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself; fp8 as bytes, since torch cannot index fp8 on every device."""
+    return tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor
+
+
+def _take(tensor: torch.Tensor, place: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    return _bits(tensor)[place].view(tensor.dtype).float()
+
+
+def attend(call: Call, groups: list[TileGroup], read: ReadKeys) -> Output:
+    """Attention of all tiles. Rows in no tile see no key: they are 0, and their LSE is −inf or the sink."""
+    spec = call.spec
+    shape = (spec.total_q, spec.num_heads, spec.head_dim_v)
+    out = call.out if call.out is not None else call.q.new_empty(shape, dtype=getattr(torch, spec.out_dtype))
+    out.zero_()
+    lse = torch.full(shape[:2], -torch.inf, device=call.q.device)
+    if call.sinks is not None:
+        lse.copy_(call.sinks.expand_as(lse))
+    for group in groups:
+        _attend_tiles(call, group, read, out, lse)
+    return Output(out, lse)
+
+
+def _attend_tiles(call: Call, tiles: TileGroup, read: ReadKeys, out: torch.Tensor, lse: torch.Tensor) -> None:
+    """Online softmax over the keys of some tiles, `tiles.step` keys at a time, into `out` and `lse`.
+
+    In einsum: n tile, r row, h KV head, g query head of its group, c key, d head dim.
+    """
+    spec = call.spec
+    q = _take(call.q, (tiles.rows,)) * (spec.softmax_scale * call.k_scale)
+    q = q.view(*tiles.rows.shape, spec.num_kv_heads, spec.group_size, spec.head_dim)
+    peak = q.new_full((*q.shape[:-1],), -torch.inf)  # largest score so far, (n, r, h, g)
+    total = torch.zeros_like(peak)  # sum of exp(score - peak)
+    acc = q.new_zeros((*q.shape[:-1], spec.head_dim_v))
+    for begin in range(0, tiles.span, tiles.step):
+        key = tiles.first_key[:, None] + torch.arange(begin, min(begin + tiles.step, tiles.span), device=q.device)
+        k, v = read(tiles.sequence, torch.minimum(key, tiles.last_key[:, None]))
+        scores = _scores(call, tiles, q, k, key)
+        new_peak = torch.maximum(peak, scores.amax(-1))
+        shift = torch.where(new_peak.isinf(), 0.0, new_peak)  # no key yet: exp(-inf - 0) is 0, where -inf - -inf is NaN
+        weights = torch.exp(scores - shift[..., None])
+        keep = torch.exp(peak - shift)
+        total = total * keep + weights.sum(-1)
+        acc = acc * keep[..., None] + torch.einsum("nrhgc,nchd->nrhgd", weights, v)
+        peak = new_peak
+    row_lse = peak + torch.log(total)
+    row_out = acc * (call.v_scale / torch.where(total > 0, total, 1.0))[..., None]
+    _store(call, tiles, row_out.flatten(2, 3), row_lse.flatten(2, 3), out, lse)
+
+
+def _scores(call: Call, tiles: TileGroup, q: torch.Tensor, k: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Masked scores `(n, r, h, g, c)` of scaled queries against the keys at `key` `(n, c)`."""
+    scores = torch.einsum("nrhgd,nchd->nrhgc", q, k)
+    if call.spec.softcap is not None:
+        scores = call.spec.softcap * torch.tanh(scores / call.spec.softcap)
+    if call.alibi_slopes is not None:
+        distance = (tiles.position[:, :, None] - key[:, None, :]).abs()
+        slopes = call.alibi_slopes.float().view(call.spec.num_kv_heads, call.spec.group_size)
+        scores = scores - slopes[..., None] * distance[:, :, None, None, :]
+    seen = (key[:, None, :] >= tiles.visible_from[:, :, None]) & (key[:, None, :] < tiles.visible_to[:, :, None])
+    return scores.masked_fill(~seen[:, :, None, None, :], -torch.inf)
+
+
+def _store(
+    call: Call, tiles: TileGroup, row_out: torch.Tensor, row_lse: torch.Tensor, out: torch.Tensor, lse: torch.Tensor
+) -> None:
+    """Join the sinks, and put the real rows where they belong."""
+    if call.sinks is not None:
+        # A sink is one more score that has no value: it only widens the denominator.
+        with_sink = torch.logaddexp(row_lse, call.sinks.float())
+        row_out = row_out * torch.exp(row_lse - with_sink)[..., None]
+        row_lse = with_sink
+    rows = tiles.rows.flatten()[tiles.real]
+    out[rows] = row_out.flatten(0, 1)[tiles.real].to(out.dtype)
+    lse[rows] = row_lse.flatten(0, 1)[tiles.real]

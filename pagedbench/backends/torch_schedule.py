@@ -1,0 +1,188 @@
+"""How the `torch` backend cuts a ragged batch into tiles of equal shape: integers only, on the host, before the call.
+
+A tile is up to `TILE_ROWS` consecutive query tokens of one sequence with the span of keys that any of them sees. Tiles
+of about the same number of rows and keys form a group, which is computed as one batch: a long prompt beside many
+single tokens costs no padding worth speaking of, and no Python loop runs over tokens or sequences.
+
+Where a tile is smaller than its group, it is padded with *repeats of its own last row and last visible key*: what is
+read is then always a slot that the batch needs, so an unneeded table entry is never followed, and rubbish in unread
+slots cannot reach a product with a zero weight (0 * NaN is NaN).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pagedbench.scenario.model import UNLIMITED
+from pagedbench.tensors.call import CallSpec
+
+IntArray = NDArray[np.int64]
+TILE_ROWS = 128
+
+
+@dataclass(frozen=True)
+class TileGroup:
+    """`n` tiles of `r` rows each, on the device, int64.
+
+    `sequence` `(n,)`; `rows` `(n, r)` query token of each row, an index into `q`; `position` `(n, r)` its place among
+    the keys (the key it is aligned with); `visible_from`, `visible_to` `(n, r)` the half-open range of keys it sees;
+    `first_key`, `last_key` `(n,)` the range, both ends included, that any row of the tile sees; `span` the longest
+    such range, which is worked through `step` keys at a time. `real` `(m,)` are the rows that are not padding, as
+    indices into the flattened `(n * r)`.
+    """
+
+    sequence: torch.Tensor
+    rows: torch.Tensor
+    position: torch.Tensor
+    visible_from: torch.Tensor
+    visible_to: torch.Tensor
+    first_key: torch.Tensor
+    last_key: torch.Tensor
+    real: torch.Tensor
+    span: int
+    step: int
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """Bounds what one step holds: `room` fp32 elements, of which a key takes `per_key` and each row of a tile `per_row`
+    more."""
+
+    room: int
+    per_key: int
+    per_row: int
+
+    @classmethod
+    def of(cls, spec: CallSpec, room: int) -> StepSize:
+        """K and V of one key; scores and weights of one row."""
+        return cls(room, spec.num_kv_heads * (spec.head_dim + spec.head_dim_v), 2 * spec.num_heads)
+
+    def keys(self, rows: int, span: int) -> int:
+        """Keys a step, for tiles of so many rows."""
+        return min(span, max(64, self.room // (self.per_key + self.per_row * rows)))
+
+    def tiles(self, rows: int, span: int) -> int:
+        """Tiles a step."""
+        return max(1, self.room // ((self.per_key + self.per_row * rows) * self.keys(rows, span)))
+
+
+def schedule(
+    cu_seqlens_q: IntArray,
+    seqlens_k: IntArray,
+    causal: bool,
+    window_size: tuple[int, int],
+    device: torch.device,
+    step_size: StepSize,
+) -> list[TileGroup]:
+    """The tile groups of a batch. Rows that see no key are in no tile.
+
+    `cu_seqlens_q` `(batch + 1,)`, `seqlens_k` `(batch,)` keys after any append.
+    """
+    tiles = _tiles(cu_seqlens_q[1:] - cu_seqlens_q[:-1])
+    groups = []
+    for rows_padded, members in _by_size(tiles.count):
+        group = _Rows.of(tiles.take(members), rows_padded, cu_seqlens_q, seqlens_k, causal, window_size)
+        groups += group.split_by_span(device, step_size)
+    return groups
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """Tiles before any shape is given: sequence, first query token within the sequence, number of query tokens."""
+
+    sequence: IntArray
+    first: IntArray
+    count: IntArray
+
+    def take(self, members: IntArray) -> _Tiles:
+        return _Tiles(self.sequence[members], self.first[members], self.count[members])
+
+
+def _tiles(query_lens: IntArray) -> _Tiles:
+    per_sequence = -(-query_lens // TILE_ROWS)
+    sequence = np.repeat(np.arange(len(query_lens)), per_sequence)
+    starts = np.cumsum(per_sequence) - per_sequence
+    first = (np.arange(len(sequence)) - starts[sequence]) * TILE_ROWS
+    return _Tiles(sequence, first, np.minimum(query_lens[sequence] - first, TILE_ROWS))
+
+
+def _by_size(sizes: IntArray) -> list[tuple[int, IntArray]]:
+    """(largest size, indices) by the next power of two of `sizes`, so that padding at most doubles the work."""
+    buckets = np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64)
+    members = [np.flatnonzero(buckets == bucket) for bucket in np.unique(buckets)]
+    return [(int(sizes[m].max()), m) for m in members]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of some tiles, padded to one width. Shapes as in `TileGroup`; `padding` `(n, r)` marks repeats."""
+
+    sequence: IntArray
+    rows: IntArray
+    position: IntArray
+    visible_from: IntArray
+    visible_to: IntArray
+    padding: NDArray[np.bool_]
+
+    @classmethod
+    def of(
+        cls,
+        tiles: _Tiles,
+        width: int,
+        cu_seqlens_q: IntArray,
+        seqlens_k: IntArray,
+        causal: bool,
+        window_size: tuple[int, int],
+    ) -> _Rows:
+        offset = np.arange(width)[None, :]
+        in_sequence = tiles.first[:, None] + np.minimum(offset, tiles.count[:, None] - 1)
+        query_len = (cu_seqlens_q[tiles.sequence + 1] - cu_seqlens_q[tiles.sequence])[:, None]
+        keys = seqlens_k[tiles.sequence][:, None]
+        position = keys - query_len + in_sequence  # bottom-right: the last query token is aligned with the last key
+        left, right = window_size
+        visible_from = np.zeros_like(position) if left == UNLIMITED else position - left
+        visible_to = position + 1 if causal else np.broadcast_to(keys, position.shape)
+        if not causal and right != UNLIMITED:
+            visible_to = position + right + 1
+        return cls(
+            sequence=tiles.sequence,
+            rows=cu_seqlens_q[tiles.sequence][:, None] + in_sequence,
+            position=position,
+            visible_from=np.clip(visible_from, 0, keys),
+            visible_to=np.clip(visible_to, 0, keys),
+            padding=offset >= tiles.count[:, None],
+        )
+
+    def split_by_span(self, device: torch.device, step_size: StepSize) -> list[TileGroup]:
+        """Groups of tiles that see about the same number of keys; tiles that see none are dropped."""
+        span = self.visible_to.max(axis=1) - self.visible_from.min(axis=1)
+        seeing = np.flatnonzero(span > 0)
+        groups = []
+        for longest, found in _by_size(span[seeing]):
+            many = step_size.tiles(self.rows.shape[1], longest)
+            step = step_size.keys(self.rows.shape[1], longest)
+            members = seeing[found]
+            groups += [self._group(members[i : i + many], longest, step, device) for i in range(0, len(members), many)]
+        return groups
+
+    def _group(self, members: IntArray, span: int, step: int, device: torch.device) -> TileGroup:
+        def on_device(array: IntArray) -> torch.Tensor:
+            return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)).to(device)
+
+        visible_from, visible_to = self.visible_from[members], self.visible_to[members]
+        return TileGroup(
+            sequence=on_device(self.sequence[members]),
+            rows=on_device(self.rows[members]),
+            position=on_device(self.position[members]),
+            visible_from=on_device(visible_from),
+            visible_to=on_device(visible_to),
+            first_key=on_device(visible_from.min(axis=1)),
+            last_key=on_device(visible_to.max(axis=1) - 1),
+            real=on_device(np.flatnonzero(~self.padding[members])),
+            span=span,
+            step=step,
+        )
