@@ -23,7 +23,8 @@ class BatchLayout:
     `cu_seqlens_q`, `cu_seqlens_k`: `(batch + 1,)` int32, cumulative `query_lens` and `total_seqlens`.
     `block_table`: `(batch, max_blocks_per_seq)` int32.
     `write_slots`: `(total_q,)` int64, the slot of each new token, in query order; empty when nothing is appended.
-    `read_slots`: `(total_k,)` int64, the slot of each key, sequence after sequence, in logical order.
+    `read_slots`: `(total_k,)` int64, the slot of each key, sequence after sequence, in logical order; −1 for a key that
+    nobody sees and whose table entry names no block of the pool (only a table written by hand has such).
     `visible_from`, `visible_to`: `(total_q,)` int64, the half-open range of the sequence's keys each query token sees
     (equal when it sees none), from causality, alignment and window.
     `needed_blocks`: `(batch, max_blocks_per_seq)` bool, the table entries that must be right.
