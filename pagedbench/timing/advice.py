@@ -1,0 +1,39 @@
+"""Warnings beside a measurement: what looks odd about its samples, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pagedbench.timing.measurement import Timed
+from pagedbench.timing.options import TimingOptions
+from pagedbench.timing.stats import correlation_time, outlier_share
+
+MANY_OUTLIERS = 0.05
+
+
+def warnings_for(timed: Timed, options: TimingOptions) -> list[str]:
+    """What a reader of this quantity should know, each with a hint."""
+    said = []
+    if timed.stop != "precise enough" and timed.half_width > options.precision:
+        said.append(
+            f"{timed.name}: the median is only known to ±{timed.half_width:.1%} ({timed.stop} after "
+            f"{len(timed.samples)} samples); allow more time, or close what else uses the machine"
+        )
+    if len(timed.samples) >= 20 and (share := outlier_share(timed.samples)) > MANY_OUTLIERS:
+        said.append(
+            f"{timed.name}: {share:.0%} of the samples are outliers; something else may be using the machine, "
+            "or the call does more work now and then (a cache that fills, a workspace that grows)"
+        )
+    if len(timed.samples) >= 50 and correlation_time(timed.samples) > 5:
+        said.append(f"{timed.name}: samples drift (clocks still settling?); a longer warm-up makes them steadier")
+    said.extend(_dropped(timed.name, timed.dropped, len(timed.samples)))
+    return said
+
+
+def _dropped(name: str, dropped: Mapping[str, int], kept: int) -> list[str]:
+    return [f"{name}: {count} of {count + kept} samples dropped: {reason}" for reason, count in dropped.items()]
+
+
+def launch_bound(kernel: Timed | None, call: Timed | None) -> bool:
+    """Whether the host takes longer to start a call than the device to do it: in a plain loop the device would idle."""
+    return kernel is not None and call is not None and call.median > kernel.median
