@@ -49,7 +49,7 @@ def least_pool(name: Placement, count: int) -> int:
 
 
 def _shuffled(demand: Demand, usable: int, rng: np.random.Generator) -> IntArray:
-    ids: IntArray = np.asarray(rng.choice(usable, size=demand.count, replace=False), dtype=np.int64)
+    ids: IntArray = rng.choice(usable, size=demand.count, replace=False).astype(np.int64)
     return ids
 
 
@@ -58,7 +58,7 @@ def _sequential(demand: Demand, usable: int, rng: np.random.Generator) -> IntArr
 
 
 def _reversed(demand: Demand, usable: int, rng: np.random.Generator) -> IntArray:
-    return np.arange(demand.count, dtype=np.int64)[::-1].copy()
+    return np.arange(demand.count - 1, -1, -1, dtype=np.int64)
 
 
 def _interleaved(demand: Demand, usable: int, rng: np.random.Generator) -> IntArray:
