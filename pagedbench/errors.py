@@ -5,8 +5,9 @@ The command line prints these without a traceback; anything else that escapes is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 
 class PagedbenchError(Exception):
@@ -48,3 +49,9 @@ class ScenarioError(PagedbenchError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(str(p) for p in self.problems))
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """«did you mean …?» for the known word that is nearest, or None: a hint for an error about an unknown one."""
+    match = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"did you mean {match[0]}?" if match else None

@@ -78,6 +78,7 @@ class Backend:
     library: str = ""
     about: str = ""
     traits: Traits = Traits()
+    _source: str = ""
 
     def available(self, device: str) -> Availability:
         """Whether the library is there and runs on `device` (`"cpu"` or `"cuda"`). Never raises."""
@@ -106,6 +107,11 @@ class Backend:
     def paged_varlen(self, call: Call, plan: Any) -> Output:
         """Ragged queries through the block table."""
         raise NotImplementedError
+
+    @property
+    def source(self) -> str:
+        """What `find_backend` finds this backend by in another process: its name, or the file of a user's own."""
+        return self._source or self.name
 
     @property
     def paths(self) -> tuple[AttnPath, ...]:

@@ -1,0 +1,129 @@
+"""Finds backends in a user's Python file: `my_kernel.py` or `my_kernel.py:my_decode`.
+
+What a function's arguments mean is in `user.py`. Everything wrong with the file is a UsageError that says where.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pagedbench.backends.base import Backend
+from pagedbench.backends.declare import MARK
+from pagedbench.backends.user import UserBackend, UserKernel
+from pagedbench.errors import UsageError, nearest
+from pagedbench.words import AttnPath
+
+
+def load_backend(file: str, name: str | None = None) -> Backend:
+    """The backend that a file defines: the function or class of that `name`, or all it has if there is no doubt.
+
+    Raises UsageError if the file cannot be imported, has no such name, or leaves a doubt.
+    """
+    module = load_module(file)
+    shown = Path(file).name
+    if name is None:
+        return _only_backend(module, file, shown)
+    if not hasattr(module, name):
+        names = sorted(candidates(module))
+        raise UsageError(
+            f"{file}: there is no function or class {name!r}",
+            hint=nearest(name, names) or (f"it has: {', '.join(names)}" if names else "it has no function at all"),
+        )
+    source = f"{Path(file).resolve()}:{name}"
+    return as_backend(getattr(module, name), f"{shown}:{name}", source, place=f"{file}:{name}")
+
+
+def as_backend(found: Any, name: str, source: str, place: str) -> Backend:
+    """A Backend from a class, an instance, or a plain function. Raises UsageError for anything else."""
+    if isinstance(found, type) and issubclass(found, Backend):
+        found = found()
+    if isinstance(found, Backend):
+        found.name, found._source = found.name or name, source
+        return found
+    if callable(found):
+        kernel = UserKernel.of(found, place)
+        return UserBackend({kernel.path: kernel}, name, source)
+    raise UsageError(f"{place}: needs a function, or a class deriving pagedbench.backends.base.Backend")
+
+
+def defines(file: str, name: str) -> bool:
+    """Whether the file has that name."""
+    return hasattr(load_module(file), name)
+
+
+def candidates(module: ModuleType) -> dict[str, Any]:
+    """What a module itself defines that can be a backend: functions and Backend classes, by name."""
+    own = {n: v for n, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__}
+    return {n: v for n, v in own.items() if not n.startswith("_") and (_is_class(v) or _is_function(v))}
+
+
+def load_module(file: str) -> ModuleType:
+    """Import a file once; its folder can be imported from, as when Python runs it."""
+    path = Path(file).resolve()
+    if not path.is_file():
+        near = nearest(path.name, [p.name for p in path.parent.glob("*.py")]) if path.parent.is_dir() else None
+        raise UsageError(f"there is no file {file}", hint=near)
+    name = f"_pagedbench_user_{path.stem}_{abs(hash(str(path)))}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever a user's file raises is theirs to see, with its place
+        del sys.modules[name]
+        raise UsageError(f"{_place(error, path, file)}: {type(error).__name__}: {_one_line(error)}") from error
+    return module
+
+
+def _only_backend(module: ModuleType, file: str, shown: str) -> Backend:
+    found = candidates(module)
+    source = str(Path(file).resolve())
+    classes = [value for value in found.values() if _is_class(value)]
+    if len(classes) == 1:
+        return as_backend(classes[0], shown, source, file)
+    functions = [value for value in found.values() if hasattr(value, MARK)]
+    functions = functions or [value for value in found.values() if _is_function(value)]
+    kernels: dict[AttnPath, UserKernel] = {}
+    for function in functions if not classes else []:
+        kernel = UserKernel.of(function, file)
+        if kernel.path in kernels:
+            kernels.clear()
+            break
+        kernels[kernel.path] = kernel
+    if not kernels:
+        raise UsageError(
+            f"{file}: which function is the kernel?", hint=f"write {shown}:NAME, one of {', '.join(found)}"
+        )
+    return UserBackend(kernels, shown, source)
+
+
+def _is_class(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Backend)
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not isinstance(value, type)
+
+
+def _place(error: Exception, path: Path, shown: str) -> str:
+    """`file:line` of what went wrong, in the user's own file where that is on the way."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{shown}:{error.lineno}:{error.offset}"
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
+    return f"{shown}:{lines[-1]}" if lines else shown
+
+
+def _one_line(error: Exception) -> str:
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return " ".join(text.split())

@@ -1,0 +1,198 @@
+"""A user's own kernel as a backend: a plain function, or a class deriving `Backend`, in a Python file.
+
+A function takes any of these arguments, **by name**, and none needs a default:
+
+| argument | what it is |
+|---|---|
+| `q` | decode: `(batch, query_len, num_heads, head_dim)`; otherwise `(total_q, num_heads, head_dim)` |
+| `k_cache`, `v_cache` | decode, paged-varlen: the pools `(num_blocks, block_size, num_kv_heads, head_dim[_v])` |
+| `block_table` | decode, paged-varlen: `(batch, max_blocks_per_seq)`; entries that are not needed may be −1 or rubbish |
+| `k_new`, `v_new` | decode, paged-varlen: the new tokens, shaped like `q`, or None; take them and you append them yourself, leave them out and the tool has written them before the call |
+| `k`, `v` | varlen: the gathered keys `(total_k, num_kv_heads, head_dim[_v])` |
+| `cu_seqlens_q`, `cu_seqlens_k` | `(batch + 1,)` int32 |
+| `cache_seqlens`, `total_seqlens` | `(batch,)` int32: keys before the new tokens, and after them |
+| `max_seqlen_q`, `max_seqlen_k` | int |
+| `softmax_scale`, `causal`, `window_size`, `softcap`, `sinks`, `alibi_slopes`, `num_splits` | as in the scenario; `(-1, -1)`, None, None, None and 0 when off |
+| `k_scale`, `v_scale` | float, for fp8 |
+| `out` | memory for the output, `(total_q, num_heads, head_dim_v)`, or None |
+| `plan` | what the decorator's `plan` returned |
+| `call` | the whole `Call` |
+
+It returns the output, or `(output, lse)`; both may have a batch and a query dimension or one for all query tokens. An
+argument that a function does not take is a feature that it does not have: scenarios with a window are skipped for a
+function without `window_size`.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from pagedbench.backends.base import Availability, Backend, Output, Traits
+from pagedbench.backends.declare import MARK, Declaration
+from pagedbench.errors import UsageError, nearest
+from pagedbench.tensors.call import Call, CallSpec
+from pagedbench.words import AttnPath
+
+Kernel = Callable[..., Any]
+_COMMON = (
+    "q", "cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "total_seqlens", "max_seqlen_q", "max_seqlen_k",
+    "softmax_scale", "causal", "window_size", "softcap", "sinks", "alibi_slopes", "num_splits", "k_scale", "v_scale",
+    "out", "plan", "call",
+)  # fmt: skip
+_PAGED = ("k_cache", "v_cache", "k_new", "v_new", "block_table")
+ARGUMENTS: Mapping[AttnPath, tuple[str, ...]] = {
+    AttnPath.VARLEN: (*_COMMON, "k", "v"),
+    AttnPath.DECODE: (*_COMMON, *_PAGED),
+    AttnPath.PAGED_VARLEN: (*_COMMON, *_PAGED),
+}
+# The longest ending first: `my_paged_varlen` ends in `varlen`, too.
+_NAME_ENDINGS = {"paged_varlen": AttnPath.PAGED_VARLEN, "varlen": AttnPath.VARLEN, "decode": AttnPath.DECODE}
+
+
+@dataclass(frozen=True)
+class UserKernel:
+    """One function with what is known of it: `arguments` are the names it takes, all of them if it takes `**kwargs`."""
+
+    function: Kernel
+    declaration: Declaration
+    arguments: frozenset[str]
+
+    @classmethod
+    def of(cls, function: Kernel, place: str = "") -> UserKernel:
+        """Read a function's signature. Raises UsageError if it takes what no path has, or its path cannot be told."""
+        where = f"{place}: " if place else ""
+        name = getattr(function, "__name__", repr(function))
+        declaration = getattr(function, MARK, None) or _declared_by_name(name, where)
+        known = ARGUMENTS[declaration.path]
+        parameters = inspect.signature(function).parameters.values()
+        if any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return cls(function, declaration, frozenset(known))
+        named = [p for p in parameters if p.kind is not p.VAR_POSITIONAL]
+        for parameter in named:
+            if parameter.name not in known and parameter.default is parameter.empty:
+                raise UsageError(
+                    f"{where}{name} takes {parameter.name!r}, which is no argument of the path {declaration.path}",
+                    hint=nearest(parameter.name, known) or f"it may take any of: {', '.join(known)}",
+                )
+        return cls(function, declaration, frozenset(p.name for p in named) & frozenset(known))
+
+    @property
+    def path(self) -> AttnPath:
+        """The path it computes."""
+        return self.declaration.path
+
+    @property
+    def appends(self) -> bool:
+        """It takes the new tokens, so it writes them."""
+        return {"k_new", "v_new"} <= self.arguments
+
+    def unsupported(self, spec: CallSpec) -> str | None:
+        """Why a call cannot be made: the function says so, or it does not take what the call needs."""
+        if self.declaration.unsupported is not None and (reason := self.declaration.unsupported(spec)):
+            return reason
+        name = getattr(self.function, "__name__", "the function")
+        needs = {
+            "window_size": spec.windowed,
+            "softcap": spec.softcap is not None,
+            "sinks": spec.sinks,
+            "alibi_slopes": spec.alibi,
+            "causal": not spec.causal,
+            "softmax_scale": spec.softmax_scale != spec.head_dim**-0.5,
+            "num_splits": spec.num_splits != 0,
+            "k_scale": spec.kv_dtype.startswith("float8"),
+        }
+        missing = [argument for argument, needed in needs.items() if needed and not {argument, "call"} & self.arguments]
+        return f"{name} takes no argument {missing[0]}" if missing else None
+
+    def __call__(self, call: Call, plan: Any) -> Output:
+        """Call the function with the arguments it takes."""
+        values = _values(call, self.path, plan, self.arguments)
+        result = self.function(**values)
+        out, lse = result if isinstance(result, tuple) else (result, None)
+        shape = (call.spec.total_q, call.spec.num_heads)
+        return Output(out.reshape(*shape, call.spec.head_dim_v), None if lse is None else lse.reshape(shape))
+
+
+def _declared_by_name(name: str, where: str) -> Declaration:
+    for ending, path in _NAME_ENDINGS.items():
+        if re.search(rf"(^|_){ending}(_|$)", name):
+            return Declaration(path)
+    raise UsageError(
+        f"{where}which path does {name} compute?",
+        hint=f'write @pagedbench.backend(path="decode") above it, or let its name end in {", ".join(_NAME_ENDINGS)}',
+    )
+
+
+def _values(call: Call, path: AttnPath, plan: Any, wanted: frozenset[str]) -> dict[str, Any]:
+    spec = call.spec
+    values: dict[str, Any] = {name: getattr(spec, name) for name in wanted if hasattr(spec, name)}
+    values |= {name: getattr(call, name) for name in wanted if hasattr(call, name)}
+    values |= {"call": call, "plan": plan}
+    if path is AttnPath.DECODE:
+        values |= {"q": call.q_batched, "k_new": call.k_new_batched, "v_new": call.v_new_batched}
+    return {name: value for name, value in values.items() if name in wanted}
+
+
+class UserBackend(Backend):
+    """One or more of a user's functions, at most one a path."""
+
+    library = "your own"
+    about = "a function of your own"
+
+    def __init__(self, kernels: Mapping[AttnPath, UserKernel], name: str, source: str = "") -> None:
+        self.name = name
+        self._kernels = dict(kernels)
+        self._source = source
+
+    @property
+    def paths(self) -> tuple[AttnPath, ...]:
+        """The paths that there are functions for."""
+        return tuple(path for path in AttnPath if path in self._kernels)
+
+    def available(self, device: str) -> Availability:
+        """Where the decorator says that it runs."""
+        kind = device.split(":", maxsplit=1)[0]
+        if kind == "cuda" and not torch.cuda.is_available():
+            return Availability(False, reason="torch sees no CUDA device")
+        if not any(kind in kernel.declaration.devices for kernel in self._kernels.values()):
+            return Availability(False, reason=f"{self.name} is declared not to run on {kind}")
+        return Availability(True)
+
+    def unsupported(self, spec: CallSpec) -> str | None:
+        """See `UserKernel.unsupported`; and decode needs equal query lengths."""
+        if spec.path not in self._kernels:
+            return f"{self.name} has no function for {spec.path}"
+        if spec.path is AttnPath.DECODE and spec.query_len is None and spec.batch:
+            return "decode cannot take prefill: query lengths differ"
+        return self._kernels[spec.path].unsupported(spec)
+
+    def traits_for(self, path: AttnPath) -> Traits:
+        """What the decorator declared, and whether the function appends."""
+        kernel = self._kernels.get(path)
+        if kernel is None:
+            return self.traits
+        inferred = replace(self.traits, appends=kernel.appends, returns_lse=False)
+        return replace(inferred, **kernel.declaration.traits)
+
+    def plan(self, call: Call) -> Any:
+        """The decorator's `plan`, if there is one."""
+        plan = self._kernels[call.spec.path].declaration.plan
+        return None if plan is None else plan(call)
+
+    def varlen(self, call: Call, plan: Any) -> Output:
+        """The user's varlen function."""
+        return self._kernels[AttnPath.VARLEN](call, plan)
+
+    def decode(self, call: Call, plan: Any) -> Output:
+        """The user's decode function."""
+        return self._kernels[AttnPath.DECODE](call, plan)
+
+    def paged_varlen(self, call: Call, plan: Any) -> Output:
+        """The user's paged-varlen function."""
+        return self._kernels[AttnPath.PAGED_VARLEN](call, plan)

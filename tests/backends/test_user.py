@@ -1,0 +1,163 @@
+"""A user's own kernel: which path it is for, what it is given, what it lacks, and what is said of a bad file."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from pagedbench.backends.execute import execute
+from pagedbench.backends.files import load_backend
+from pagedbench.errors import UsageError
+from pagedbench.words import AttnPath
+
+from .calls import Batch, make, make_spec
+
+
+def write(folder: Path, text: str) -> str:
+    file = folder / "kernel.py"
+    file.write_text(textwrap.dedent(text))
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("head", "path"),
+    [
+        ("def my_decode(q)", AttnPath.DECODE),
+        ("def varlen_v2(q)", AttnPath.VARLEN),
+        ("def my_paged_varlen(q)", AttnPath.PAGED_VARLEN),
+        ('import pagedbench\n@pagedbench.backend(path="paged-varlen")\ndef mine(q)', AttnPath.PAGED_VARLEN),
+    ],
+)
+def test_the_path_is_told_by_name_or_decorator(tmp_path: Path, head: str, path: AttnPath) -> None:
+    assert load_backend(write(tmp_path, f"{head}: ...\n")).paths == (path,)
+
+
+def test_arguments_come_by_name_and_decode_is_batched(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        """
+        seen = {}
+        def my_decode(v_new, q, block_table, softmax_scale, total_seqlens, k_new, window_size, max_seqlen_k):
+            seen.update(locals())
+            return q, q[..., 0]
+        """,
+    )
+    backend = load_backend(file, "my_decode")
+    made = make(Batch((2, 2, 2), (3, 1, 0)), AttnPath.DECODE)
+    output = execute(backend, made.call)
+    seen = backend._kernels[AttnPath.DECODE].function.__globals__["seen"]  # type: ignore[attr-defined]
+    assert seen["q"].shape == (3, 2, 4, 8)
+    assert seen["k_new"].shape == seen["v_new"].shape == (3, 2, 2, 8)
+    assert seen["block_table"] is made.call.block_table
+    assert (seen["window_size"], seen["max_seqlen_k"]) == ((-1, -1), 5)
+    assert seen["softmax_scale"] == pytest.approx(8**-0.5)
+    assert output.out.shape == (6, 4, 8)
+    assert output.lse is not None
+    assert output.lse.shape == (6, 4)
+
+
+def test_the_tool_appends_for_a_function_that_does_not(tmp_path: Path) -> None:
+    backend = load_backend(write(tmp_path, "def my_decode(q, k_cache, v_cache): return q\n"))
+    assert not backend.traits_for(AttnPath.DECODE).appends
+    made = make(Batch((1, 1), (3, 4)), AttnPath.DECODE)
+    execute(backend, made.call)
+    assert torch.equal(made.call.k_cache.view(torch.int32), made.k_after.view(torch.int32))
+
+
+def test_kwargs_take_everything(tmp_path: Path) -> None:
+    backend = load_backend(write(tmp_path, "def my_varlen(**all): return all['q']\n"))
+    assert backend.unsupported(make_spec(Batch((1,), (1,), window_size=(3, 0), softcap=1.0), AttnPath.VARLEN)) is None
+
+
+PLAIN = Batch((1,), (4,))
+LACKING = {
+    "window_size": replace(PLAIN, window_size=(2, 0)),
+    "softcap": replace(PLAIN, softcap=5.0),
+    "sinks": replace(PLAIN, sinks=(0.0,) * 4),
+    "alibi_slopes": replace(PLAIN, alibi=(0.0,) * 4),
+    "num_splits": replace(PLAIN, num_splits=2),
+    "causal": replace(PLAIN, causal=False),
+}
+
+
+@pytest.mark.parametrize("argument", LACKING)
+def test_an_argument_not_taken_is_a_feature_not_had(tmp_path: Path, argument: str) -> None:
+    backend = load_backend(write(tmp_path, "def my_decode(q, k_cache): ...\n"))
+    assert backend.unsupported(make_spec(PLAIN, AttnPath.DECODE)) is None
+    reason = backend.unsupported(make_spec(LACKING[argument], AttnPath.DECODE))
+    assert reason == f"my_decode takes no argument {argument}"
+
+
+def test_ragged_queries_do_not_fit_decode(tmp_path: Path) -> None:
+    backend = load_backend(write(tmp_path, "def my_decode(q): ...\n"))
+    reason = backend.unsupported(make_spec(Batch((1, 3), (4, 4)), AttnPath.DECODE))
+    assert reason == "decode cannot take prefill: query lengths differ"
+
+
+def test_decorator_options(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        """
+        import pagedbench
+
+        @pagedbench.backend(
+            path="varlen", devices=("cuda",), plan=lambda call: call.max_seqlen_q, repeatable=False, returns_lse=True,
+            unsupported=lambda spec: "head_dim 8: needs a multiple of 16" if spec.head_dim % 16 else None,
+        )
+        def kernel(q, plan):
+            return q * plan
+        """,
+    )
+    backend = load_backend(file)
+    assert "not to run on cpu" in (backend.available("cpu").reason or "")
+    assert backend.unsupported(make_spec(PLAIN, AttnPath.VARLEN)) == "head_dim 8: needs a multiple of 16"
+    assert not backend.traits_for(AttnPath.VARLEN).repeatable
+    made = make(Batch((3,), (0,)), AttnPath.VARLEN)
+    assert torch.equal(execute(backend, made.call).out, made.call.q * 3)
+
+
+def test_a_class_in_a_file(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        """
+        from pagedbench.backends.torch_backend import TorchBackend
+
+        class Mine(TorchBackend):
+            name = "mine"
+        """,
+    )
+    backend = load_backend(file)
+    assert backend.name == "mine"
+    assert backend.source == file
+    assert backend.available("cpu").available
+
+
+def test_several_functions_make_one_backend(tmp_path: Path) -> None:
+    text = "def a_varlen(q): ...\ndef a_decode(q): ...\ndef _helper(x): ...\n"
+    assert load_backend(write(tmp_path, text)).paths == (AttnPath.VARLEN, AttnPath.DECODE)
+
+
+BAD = {
+    "syntax": ("def f(:\n", "f", "kernel.py:1:", "SyntaxError"),
+    "raises at import": ("x = 1\nraise OSError('no GPU')\n", "f", "kernel.py:2", "OSError: no GPU"),
+    "no such function": ("def my_decode(q): ...\n", "my_decod", "my_decod", "did you mean my_decode?"),
+    "unknown argument": ("def my_decode(q, blok_table): ...\n", "my_decode", "blok_table", "did you mean block_table?"),
+    "an argument of another path": ("def my_varlen(q, k_cache): ...\n", "my_varlen", "k_cache", "varlen"),
+    "no path": ("def kernel(q): ...\n", "kernel", "which path does kernel compute?", "pagedbench.backend(path="),
+    "not a function": ("kernel = 3\n", "kernel", "kernel.py:kernel", "needs a function"),
+    "in doubt": ("def a_decode(q): ...\ndef b_decode(q): ...\n", None, "which function", "a_decode, b_decode"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_file_is_a_usage_error_with_a_place(tmp_path: Path, case: str) -> None:
+    text, name, place, words = BAD[case]
+    with pytest.raises(UsageError) as error:
+        load_backend(write(tmp_path, text), name)
+    said = f"{error.value.message} {error.value.hint}"
+    assert place in said
+    assert words in said
