@@ -45,8 +45,8 @@ class Fill:
     def poison(cls, kind: Poison) -> Fill:
         """The same poison everywhere in K and V.
 
-        Hidden keys are real keys of an engine and finite: under NaN or Inf they are `large`, and the check of leaks goes
-        further. `none` leaves them their values.
+        Hidden keys are real keys of an engine and finite: under NaN or Inf they are `large`, and the check of leaks
+        goes further. `none` leaves them their values.
         """
         if kind == "none":
             return cls.regions({Region.HIDDEN: "keys"}, {Region.HIDDEN: "keys"})

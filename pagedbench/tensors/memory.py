@@ -24,6 +24,7 @@ BACKEND_WORKSPACE = {"cpu": 256 << 20, "cuda": 1 << 30}
 
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _CGROUP_USAGE = (Path("/sys/fs/cgroup/memory.current"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"))
+_UNLIMITED = 1 << 62
 _MARGIN = 0.05
 
 
@@ -79,9 +80,13 @@ def available_bytes(device: torch.device | str) -> int:
 
 def _cgroup_free() -> int:
     """What the container's limit leaves; unlimited where there is none."""
-    for limit, usage in zip(_CGROUP_LIMITS, _CGROUP_USAGE, strict=True):
-        try:
-            return max(int(limit.read_text()) - int(usage.read_text()), 0)
-        except (OSError, ValueError):
-            continue
-    return 1 << 62
+    return min(
+        (_left(limit, usage) for limit, usage in zip(_CGROUP_LIMITS, _CGROUP_USAGE, strict=True)), default=_UNLIMITED
+    )
+
+
+def _left(limit: Path, usage: Path) -> int:
+    try:
+        return max(int(limit.read_text()) - int(usage.read_text()), 0)
+    except (OSError, ValueError):
+        return _UNLIMITED

@@ -31,7 +31,7 @@ class PoolShape:
     head_dim: int
     head_dim_v: int
     dtype: torch.dtype
-    layout: PoolLayout = PoolLayout()
+    layout: PoolLayout
 
     @property
     def slots(self) -> int:
