@@ -16,7 +16,10 @@ from pagedbench.errors import PagedbenchError
 from pagedbench.words import ExitCode
 
 # In the order of `--help`: name on the command line -> module with a function `command`.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "scenarios": "pagedbench.cli.scenarios",
+    "schema": "pagedbench.cli.schema",
+}
 
 app = typer.Typer(
     name="pagedbench",

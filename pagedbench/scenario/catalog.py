@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -10,18 +12,25 @@ from pathlib import Path
 from pagedbench.scenario.source import parse, read_text
 
 SUFFIXES = (".yaml", ".yml")
+_DOCUMENT_START = re.compile(r"^---.*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class ShippedScenario:
-    """A shipped document: its name (without variants), its folder (`docs`), its sentence, its file and its place in it."""
+    """A shipped document: its name without variants, its folder (`docs`), its sentence, its file, which document of the
+    file it is (from 0), and how many variants its matrix makes (1 without)."""
 
     name: str
     folder: str
     about: str
     file: Path
     document: int = 0
-    has_matrix: bool = False
+    variants: int = 1
+
+    def text(self) -> str:
+        """The document as it is written, comments included."""
+        parts = [part for part in _DOCUMENT_START.split(read_text(self.file)) if part.strip()]
+        return parts[self.document].strip("\n") + "\n"
 
 
 def scenario_root() -> Path:
@@ -46,10 +55,9 @@ def _entries(file: Path, root: Path) -> Iterator[ShippedScenario]:
     folder = file.relative_to(root).parent.as_posix()
     for index, source in enumerate(parse(read_text(file), str(file))):
         if isinstance(source.data, dict):
-            about = str(source.data.get("about", ""))
-            yield ShippedScenario(
-                str(source.data.get("name", file.stem)), folder, about, file, index, "matrix" in source.data
-            )
+            name, about = str(source.data.get("name", file.stem)), str(source.data.get("about", ""))
+            matrix = source.data.get("matrix", {})
+            yield ShippedScenario(name, folder, about, file, index, math.prod(len(axis) for axis in matrix.values()))
 
 
 def files_with_name(pattern: str) -> list[Path]:
