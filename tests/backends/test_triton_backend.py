@@ -1,0 +1,99 @@
+"""The Triton kernels against attention written out row by row: in the interpreter, or on the GPU where there is one."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+pytest.importorskip("triton")
+
+from pagedbench.backends.base import Output
+from pagedbench.backends.triton_backend import TritonBackend
+from pagedbench.words import AttnPath
+
+from .calls import Batch, Made, make, make_spec
+
+BACKEND = TritonBackend()
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+RAGGED = Batch((3, 0, 1, 5, 2), (0, 4, 7, 9, 0))
+DECODE = Batch((1, 1, 1), (30, 32, 70), block_size=32)
+VERIFY = Batch((4, 4), (37, 3))
+CASES = {
+    "ragged": RAGGED,
+    "nothing appended, more queries than keys": Batch((10, 3, 1), (0, 1, 7), append=False),
+    "one token each": DECODE,
+    "one token each, more tiles than one": Batch((1, 1), (200, 66), num_heads=2),
+    "several tokens each": VERIFY,
+    "no sequence": Batch((), ()),
+    "no query token": Batch((0, 0), (3, 0)),
+    "no keys at all": Batch((1, 1), (0, 0), append=False),
+    "some keys, some none": Batch((1, 1, 1), (37, 0, 5), append=False),
+    "MHA": replace(RAGGED, num_heads=2),
+    "MQA, group of 7": replace(RAGGED, num_heads=7, num_kv_heads=1),
+    "group of 16": replace(VERIFY, num_heads=16, num_kv_heads=1),
+    "head dim 80": replace(DECODE, head_dim=80),
+    "head dim 96": replace(DECODE, head_dim=96),
+    "head dims 192 and 128": replace(VERIFY, head_dim=192, head_dim_v=128),
+    "head dim 256": replace(DECODE, head_dim=256, num_heads=2),
+    "window": replace(RAGGED, window_size=(2, 0)),
+    "window of one": replace(DECODE, window_size=(0, 0)),
+    "window both ways": replace(RAGGED, causal=False, window_size=(2, 1)),
+    "window, nothing appended": Batch((6, 2), (3, 9), append=False, window_size=(1, 0)),
+    "window starts in a later tile": Batch((2,), (150,), num_heads=2, window_size=(20, 0)),
+    "not causal": replace(RAGGED, causal=False),
+    "softcap": replace(RAGGED, softcap=0.7),
+    "sinks": replace(RAGGED, sinks=(0.5, -1.0, 2.0, 0.0)),
+    "sinks where nothing is seen": Batch((3, 2), (0, 1), append=False, sinks=(0.5, -1.0, 2.0, 0.0)),
+    "alibi": replace(RAGGED, alibi=(0.5, 0.25, 0.125, 0.0625)),
+    "everything": replace(RAGGED, window_size=(4, 0), softcap=2.0, sinks=(0.1,) * 4, alibi=(0.5, 0.25, 0.125, 0.0625)),
+    "HND": replace(RAGGED, order="HND"),
+    "block of one token": replace(RAGGED, block_size=1),
+    "blocks of three": replace(DECODE, block_size=3),
+    "blocks of 48": replace(DECODE, block_size=48),
+    "blocks of 192": replace(DECODE, block_size=192),
+    "padding names a real block": replace(RAGGED, padding=0),
+    "padding is rubbish": replace(RAGGED, padding=2_000_000_000),
+    "infinite poison": replace(RAGGED, poison=math.inf),
+    "prefill over several row tiles": Batch((70, 3), (5, 40), num_heads=2, num_kv_heads=1),
+    "prefill with a window": Batch((70,), (9,), num_heads=2, num_kv_heads=1, window_size=(30, 0)),
+    "chunked prefill": Batch((40,), (100,), num_heads=4, num_kv_heads=1),
+}
+PATHS = {"decode": AttnPath.DECODE, "paged_varlen": AttnPath.PAGED_VARLEN}
+
+
+def run(made: Made) -> Output:
+    return BACKEND.decode(made.call, None)
+
+
+def expect_right(made: Made, output: Output, tolerance: float) -> None:
+    assert output.lse is not None
+    torch.testing.assert_close(output.out.double(), made.out, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(output.lse.double(), made.lse, rtol=1e-5, atol=1e-4)
+    assert (output.out[made.out == 0] == 0).all(), "a row that sees no key is exactly 0"
+
+
+@pytest.mark.parametrize("splits", [0, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_output_lse_and_append(case: str, splits: int) -> None:
+    made = make(replace(CASES[case], num_splits=splits), AttnPath.PAGED_VARLEN, DEVICE)
+    expect_right(made, run(made), TOLERANCE[torch.float32])
+    for pool, after in ((made.call.k_cache, made.k_after), (made.call.v_cache, made.v_after)):
+        bits = pool.contiguous().view(torch.int32)
+        assert torch.equal(bits, after.view(torch.int32)), "the new tokens, bit by bit, and nothing else"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("case", ["one token each", "several tokens each", "everything", "chunked prefill"])
+def test_half_precision(case: str, dtype: torch.dtype) -> None:
+    made = make(replace(CASES[case], dtype=dtype, head_dim=64), AttnPath.DECODE, DEVICE)
+    output = run(made)
+    assert output.out.dtype == dtype
+    expect_right(made, output, TOLERANCE[dtype])
