@@ -37,6 +37,7 @@ class Traits:
     `out`: the kernel writes into `Call.out`. `batch_invariant`: a sequence's result does not depend on its batch mates.
     `score_rounding`: scores are rounded to the input dtype before the softmax (one more term in the budget);
     `p_dtype`: the dtype that the weights have in the product with V, where it is not the dtype of V.
+    `tanh_error`: relative error of the tanh in softcap (2⁻¹¹ for the GPU's own instruction), one more term too.
     `nan_regions`: by region of slots that must not be read, whether NaN there may leak (0 * NaN inside an edge tile).
     `compile_seconds`: the most that a first call may spend compiling; time-outs allow for it.
     `graph_safe`: a call can be captured in a CUDA graph. `graph_lengths`: a captured call follows the index arrays that
@@ -51,6 +52,7 @@ class Traits:
     batch_invariant: bool = False
     score_rounding: bool = False
     p_dtype: str | None = None
+    tanh_error: float = 0.0
     empty_rows: EmptyRows = "zero"
     nan_regions: Mapping[str, NanContract] = field(default_factory=dict)
     compile_seconds: float = 0.0

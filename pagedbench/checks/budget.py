@@ -1,0 +1,75 @@
+"""How far a row of a right kernel may be from the oracle: derived from the arithmetic that the kernel is declared to do.
+
+Output of a row, as the L2 norm over the head dim: err² ≤ c² (u_p² Σ p²|v|² + u_o² |o|² + u_s² (Σ p²|v|² + |o|²)).
+Rounding every weight p to the dtype it has in the product with V is an independent relative error u_p of every term of
+the sum, rounding the result one of u_o; an error of a score is a relative error u_s of its weight. Each scales with the
+row, so a row of 131,072 keys has a budget as tight as one of 70. Nothing here looks at what a kernel returned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from pagedbench.backends.base import Traits
+from pagedbench.oracle.reference import Reference
+from pagedbench.scenario.model import Attention
+
+SLACK = 2.0
+"""c: the worst row of a trial with FlashAttention-3 on an H200 was at 1.34 of the formula, at any length."""
+
+UNIT = {"bfloat16": 2.0**-9, "float16": 2.0**-12, "float8_e4m3fn": 2.0**-4, "float32": 2.0**-20}
+"""Half a unit in the last place, relative. fp32 has 2⁻²⁴ and room for long sums, which are done in fp32 everywhere."""
+
+_FP32 = 2.0**-24
+_SCORE_IN_FP32 = 2.0**-22
+_FP16_LEAST_HALF = 2.0**-25
+
+
+@dataclass(frozen=True)
+class RowBudget:
+    """`out`, `lse` `(rows, num_heads)` fp64: the largest permitted distance from the oracle; 0 demands equality."""
+
+    out: torch.Tensor
+    lse: torch.Tensor
+
+
+def row_budget(reference: Reference, attention: Attention, traits: Traits) -> RowBudget:
+    """The budgets of the reference's rows for a backend with these traits. A row without keys has none: it must be 0."""
+    o2, p2v2 = reference.out.square().sum(-1), reference.p2v2
+    height = reference.peak.abs().clamp(min=1.0)
+    unit_p = UNIT[traits.p_dtype or attention.kv_dtype]
+    unit_s = score_unit(attention, traits)
+    squares = unit_p**2 * p2v2 + UNIT[attention.dtype] ** 2 * o2 + (unit_s * height).square() * (p2v2 + o2)
+    squares = SLACK**2 * squares + _subnormal(reference, attention, traits)
+    seeing = (reference.visible > 0)[:, None]
+    return RowBudget(
+        torch.where(seeing, squares.sqrt(), 0.0),
+        torch.where(seeing, _lse_budget(reference, height, unit_s), _FP32 * reference.lse.abs().nan_to_num(posinf=0.0)),
+    )
+
+
+def score_unit(attention: Attention, traits: Traits) -> float:
+    """The relative error of a score: fp32 accumulation, two roundings to the input dtype, a tanh of the hardware."""
+    rounding = 2**0.5 * UNIT[attention.dtype] if traits.score_rounding else 0.0
+    tanh = traits.tanh_error if attention.softcap is not None else 0.0
+    return float((_SCORE_IN_FP32**2 + rounding**2 + tanh**2) ** 0.5)
+
+
+def _lse_budget(reference: Reference, height: torch.Tensor, unit_s: float) -> torch.Tensor:
+    """LSE is fp32 and computed in fp32: some roundings at the size of the scores and of the LSE, a sum of n weights
+    (whose error grows like √n), and the scores' own error, which all scores of a row may share."""
+    roundings = 16 * (height + reference.lse.abs()) + reference.visible.double().sqrt()[:, None]
+    return _FP32 * roundings + unit_s * height
+
+
+def _subnormal(reference: Reference, attention: Attention, traits: Traits) -> torch.Tensor:
+    """Squared absolute error below fp16's smallest normal number: of the output, and of weights rounded as such."""
+    if attention.dtype != "float16":
+        return torch.zeros_like(reference.p2v2)
+    floor = torch.full_like(reference.p2v2, attention.head_dim_v * (SLACK * _FP16_LEAST_HALF) ** 2)
+    if traits.score_rounding:
+        # Weights divided by their sum before they are rounded: p of 1/131,072 has a bit or two left.
+        floor += (SLACK * _FP16_LEAST_HALF * reference.visible.double()[:, None]).square() * reference.p2v2
+    return floor

@@ -1,0 +1,120 @@
+"""Coded calls of the footprint: numbers into a backend, sums or counts out of it.
+
+`Coding` says how large codes are and where scores stand; `CodedCall` is one call with V codes in every slot of the pool,
+those that must not be read included, and K zero, or far below where a key is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from pagedbench.backends.base import Output
+from pagedbench.checks.base import CheckContext
+from pagedbench.layout.regions import Region
+from pagedbench.scenario.model import Scenario
+from pagedbench.tensors.bits import torch_dtype
+from pagedbench.tensors.fill import Fill, FillValue, slot_map
+from pagedbench.tensors.inputs import LogicalInputs
+from pagedbench.tensors.pool import put_slots
+
+# exp(-2048) is 0 in fp32, and q·k, 2048 / scale, still fits fp16 for backends that round scores to it.
+EXCLUDING_SCORE = 2048.0
+LARGEST_CODE = 14
+UNREAD = (Region.TRASH, Region.NEW, Region.TAIL, Region.UNNEEDED, Region.FREE)
+_ZEROS: dict[Region, FillValue] = {**dict.fromkeys(UNREAD, 0.0), Region.HIDDEN: "keys"}
+_FILL = Fill.regions(_ZEROS, _ZEROS)
+_SLOTS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How codes become numbers.
+
+    `amplitude` scales V; `q`, `k` are the values of every channel; included keys have score `peak`, the others weigh
+    nothing; `sink` is the logit given to every head, None without sinks.
+    """
+
+    amplitude: float
+    q: float
+    k: float
+    peak: float
+    sink: float | None
+
+    def mass(self, keys: torch.Tensor) -> torch.Tensor:
+        """The softmax denominator, relative to a key's weight, of rows that see so many included keys."""
+        return keys if self.sink is None else keys + math.exp(self.sink - self.peak)
+
+
+def coding_for(scenario: Scenario, keys: int, *, k_side: bool) -> Coding:
+    """Codes for rows of about `keys` keys; on the V side every score is 0."""
+    spec = scenario.attention
+    largest = 32.0 if torch_dtype(spec.kv_dtype).itemsize == 1 else 2048.0
+    amplitude = min(largest, max(1.0, 2.0 ** math.ceil(math.log2(max(keys, 1) / 16))))
+    exponent = math.ceil(math.log2(EXCLUDING_SCORE / (spec.head_dim * spec.softmax_scale * spec.k_scale)))
+    q, k = 2.0 ** (exponent - exponent // 2), 2.0 ** (exponent // 2)
+    peak = 0.0
+    if k_side and spec.softcap is not None:
+        score = spec.head_dim * spec.softmax_scale * spec.k_scale * q * k
+        peak = spec.softcap * math.tanh(score / spec.softcap)
+    sink = None if spec.sinks is None else peak + math.log(max(keys, 1))
+    return Coding(amplitude, q, k, peak, sink)
+
+
+def k_side_impossible(scenario: Scenario, keys: int) -> str | None:
+    """Why a key cannot be left out by its score, or None."""
+    spec = scenario.attention
+    if spec.softmax_scale <= 0:
+        return "the softmax scale is not positive, so no key can be given a score far below the others"
+    if spec.softcap is not None and keys * LARGEST_CODE * math.exp(-2 * spec.softcap) > 0.1:
+        return f"the softcap of {spec.softcap:g} leaves every key a weight, so K cannot be told apart"
+    return None
+
+
+SlotCodes = Callable[[torch.Tensor], torch.Tensor]
+"""Codes of slots: `(n,)` slots to `(n, heads, channels)` int8, or to `(n, heads)` bool."""
+
+
+@dataclass(frozen=True)
+class CodedCall:
+    """V codes of the logical keys `(total_k, heads, channels)`, which of them count `(total_k, heads)`, and the same for
+    slots that hold no key yet and must not be read."""
+
+    codes: torch.Tensor
+    included: torch.Tensor
+    unread_codes: SlotCodes
+    unread_included: SlotCodes
+
+
+def run_coded(context: CheckContext, call: CodedCall, coding: Coding) -> Output:
+    """Run the backend on the codes. ALiBi slopes are 0, so that weights are equal."""
+    spec = context.scenario.attention
+    kv = torch_dtype(spec.kv_dtype)
+    shape = (context.layout.total_q, spec.num_heads, spec.head_dim)
+    q = torch.full(shape, coding.q, dtype=torch_dtype(spec.q_dtype), device=context.device)
+    inputs = LogicalInputs(q, _keys(call.included, coding, spec.head_dim, kv), _values(call.codes, coding, kv))
+    prepared = context.prepare(inputs=inputs, fill=_FILL)
+    slots = slot_map(context.layout, prepared.pool.k.device)
+    for region in UNREAD:
+        for at in slots.slots(region).split(_SLOTS_AT_ONCE):
+            put_slots(prepared.pool.v, at, _values(call.unread_codes(at), coding, kv))
+            put_slots(prepared.pool.k, at, _keys(call.unread_included(at), coding, spec.head_dim, kv))
+    if prepared.call.sinks is not None and coding.sink is not None:
+        prepared.call.sinks.fill_(coding.sink)
+    if prepared.call.alibi_slopes is not None:
+        prepared.call.alibi_slopes.zero_()
+    return context.execute(prepared).output
+
+
+def _keys(included: torch.Tensor, coding: Coding, head_dim: int, dtype: torch.dtype) -> torch.Tensor:
+    """K for each (key, KV head): 0 for those that count (+k under a softcap, whose ends are ±cap), −k for the others."""
+    top = coding.k if coding.peak else 0.0
+    row = torch.where(included, top, -coding.k).to(dtype)
+    return row[..., None].expand(*included.shape, head_dim).contiguous()
+
+
+def _values(codes: torch.Tensor, coding: Coding, dtype: torch.dtype) -> torch.Tensor:
+    return codes.to(torch.float32 if dtype.itemsize == 1 else dtype).mul_(coding.amplitude).to(dtype)
