@@ -1,0 +1,215 @@
+"""Faults of mask, scale, softcap, sinks and heads: what a row sees and how the scores are made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from pagedbench.faults.fault import Fault
+from pagedbench.faults.program import AttentionProgram
+from pagedbench.scenario.model import UNLIMITED
+
+Change = Callable[[AttentionProgram], AttentionProgram]
+QUERY_TILE = 16
+SINK_SPLITS = 4
+
+
+def causal_top_left(program: AttentionProgram) -> AttentionProgram:
+    """Query token i sees keys up to i."""
+    if not program.facts.spec.causal:
+        return program
+    total = program.facts.total[program.facts.row_sequence]
+    last = torch.minimum(program.facts.row_index + 1, total)
+    return program.replace(first=torch.minimum(program.first, last), last=last)
+
+
+def causal_ignored(program: AttentionProgram) -> AttentionProgram:
+    """Every row sees the sequence's last key."""
+    if not program.facts.spec.causal:
+        return program
+    return program.replace(last=program.facts.total[program.facts.row_sequence])
+
+
+def causal_one_late(program: AttentionProgram) -> AttentionProgram:
+    """Every row sees one key of its future, as far as there is one."""
+    if not program.facts.spec.causal:
+        return program
+    total = program.facts.total[program.facts.row_sequence]
+    return program.replace(last=torch.minimum(program.last + 1, total))
+
+
+def causal_one_early(program: AttentionProgram) -> AttentionProgram:
+    """No row sees its own key."""
+    if not program.facts.spec.causal:
+        return program
+    return program.replace(last=torch.maximum(program.last - 1, program.first))
+
+
+def window_one_wide(program: AttentionProgram) -> AttentionProgram:
+    """The window holds one key more on the left."""
+    if program.facts.spec.window_size[0] == UNLIMITED:
+        return program
+    own = _sees(program) & (program.first > 0)
+    return program.replace(first=program.first - own.long())
+
+
+def window_one_narrow(program: AttentionProgram) -> AttentionProgram:
+    """The window holds one key less on the left, where it cuts anything off."""
+    if program.facts.spec.window_size[0] == UNLIMITED:
+        return program
+    cut = _sees(program) & (_left_edge(program) >= 0)
+    return program.replace(first=torch.minimum(program.first + cut.long(), program.last))
+
+
+def window_one_right(program: AttentionProgram) -> AttentionProgram:
+    """The window reaches one key less to the right."""
+    if not program.facts.spec.windowed:
+        return program
+    return program.replace(last=torch.maximum(program.last - 1, program.first))
+
+
+def window_ignored(program: AttentionProgram) -> AttentionProgram:
+    """Every key on the left is seen."""
+    return program.replace(first=torch.where(_sees(program), 0, program.first))
+
+
+def window_wrong_in_first_tile(program: AttentionProgram) -> AttentionProgram:
+    """The window is ignored in the first tile of query tokens only."""
+    first_tile = _sees(program) & (program.facts.row_index < QUERY_TILE)
+    return program.replace(first=torch.where(first_tile, 0, program.first))
+
+
+def _sees(program: AttentionProgram) -> torch.Tensor:
+    return program.last > program.first
+
+
+def _left_edge(program: AttentionProgram) -> torch.Tensor:
+    """Where the window begins, before it is cut off at key 0."""
+    facts = program.facts
+    sequence = facts.row_sequence
+    own = facts.total[sequence] - facts.query_lens[sequence] + facts.row_index
+    return own - facts.spec.window_size[0]
+
+
+def _scaled(factor: Callable[[float], float]) -> Change:
+    def change(program: AttentionProgram) -> AttentionProgram:
+        scale = program.scoring.scale
+        return program.replace(scoring=replace(program.scoring, scale=scale * factor(scale)))
+
+    return change
+
+
+def _scoring(**changes: object) -> Change:
+    def change(program: AttentionProgram) -> AttentionProgram:
+        if program.scoring.softcap is None:
+            return program
+        return program.replace(scoring=replace(program.scoring, **changes))  # type: ignore[arg-type]
+
+    return change
+
+
+def channels_dropped(program: AttentionProgram) -> AttentionProgram:
+    """The last eighth of the head dim is left out of q·k."""
+    kept = program.scoring.channels - max(1, program.scoring.channels // 8)
+    return program.replace(scoring=replace(program.scoring, channels=kept))
+
+
+def _sink_count(count: float) -> Change:
+    def change(program: AttentionProgram) -> AttentionProgram:
+        return program if program.sinks is None else program.replace(sink_count=count)
+
+    return change
+
+
+def sink_scaled(program: AttentionProgram) -> AttentionProgram:
+    """The sink is multiplied by the softmax scale."""
+    if program.sinks is None:
+        return program
+    return program.replace(sinks=program.sinks * program.scoring.scale)
+
+
+def kv_head_modulo(program: AttentionProgram) -> AttentionProgram:
+    """Query head h uses KV head `h % num_kv_heads`."""
+    spec = program.facts.spec
+    heads = torch.arange(spec.num_heads) % spec.num_kv_heads
+    return program.replace(k_heads=heads, v_heads=heads)
+
+
+def kv_head_off_by_one(program: AttentionProgram) -> AttentionProgram:
+    """Every query head uses the next KV head."""
+    heads = (program.k_heads + 1) % program.facts.spec.num_kv_heads
+    return program.replace(k_heads=heads, v_heads=heads)
+
+
+def kv_head_zero(program: AttentionProgram) -> AttentionProgram:
+    """Every query head uses KV head 0."""
+    heads = torch.zeros_like(program.k_heads)
+    return program.replace(k_heads=heads, v_heads=heads)
+
+
+def v_head_off_by_one(program: AttentionProgram) -> AttentionProgram:
+    """K of the right KV head, V of the next."""
+    return program.replace(v_heads=(program.v_heads + 1) % program.facts.spec.num_kv_heads)
+
+
+def alibi_ignored(program: AttentionProgram) -> AttentionProgram:
+    """No position bias."""
+    return program.replace(alibi=None)
+
+
+def _output(factor: float) -> Change:
+    return lambda program: program.replace(out_factor=factor)
+
+
+_SOFTCAP = "a softcap that the scores come near"
+_WINDOW = "a window narrower than the keys"
+_SINK = "sinks that take a share of the mass"
+
+FAULTS = (
+    Fault(
+        "causal-top-left", "the causal mask is aligned top-left", "A", causal_top_left,
+        "causal, with query and key lengths that differ", "pytorch/pytorch #108108",
+    ),
+    Fault("causal-ignored", "the causal mask is ignored", "W", causal_ignored, "causal, two query tokens"),
+    Fault("causal-one-late", "the causal mask lets one future key through", "W", causal_one_late, "two query tokens"),
+    Fault("causal-one-early", "the causal mask hides a token's own key", "W", causal_one_early, "causal"),
+    Fault(
+        "window-one-wide", "the window is one key too wide on the left", "A", window_one_wide, _WINDOW,
+        "huggingface/transformers #39408",
+    ),
+    Fault(
+        "window-one-narrow", "the window is one key too narrow on the left", "A", window_one_narrow, _WINDOW,
+        "vllm-project/vllm #3385",
+    ),
+    Fault("window-one-right", "the window ends one key early on the right", "A", window_one_right, "a window"),
+    Fault("window-ignored", "the window is ignored", "W", window_ignored, _WINDOW),
+    Fault(
+        "window-wrong-in-first-tile", "the window is ignored in the first tile of query tokens", "W",
+        window_wrong_in_first_tile, _WINDOW,
+    ),
+    Fault("scale-1-percent", "the softmax scale is 1 % too large", "W", _scaled(lambda scale: 1.01)),
+    Fault("scale-sqrt-2", "the softmax scale is off by √2", "W", _scaled(lambda scale: math.sqrt(2.0))),
+    Fault("scale-missing", "the softmax scale is missing", "W", _scaled(lambda scale: 1 / scale), "a scale other than 1"),
+    Fault("scale-twice", "the softmax scale is applied twice", "W", _scaled(lambda scale: scale), "a scale other than 1"),
+    Fault("softcap-ignored", "the softcap is ignored", "W", _scoring(softcap=None), _SOFTCAP),
+    Fault("softcap-before-scale", "the softcap is applied before the scale", "W", _scoring(cap_before_scale=True), _SOFTCAP),
+    Fault("softcap-overflow", "the softcap's exponential overflows", "N", _scoring(exp_overflows=True), _SOFTCAP),
+    Fault("channels-dropped", "the last channels of the head dim are left out of q·k", "W", channels_dropped),
+    Fault("sink-ignored", "the sink is ignored", "W", _sink_count(0.0), _SINK),
+    Fault("sink-doubled", "the sink is counted twice", "W", _sink_count(2.0), _SINK),
+    Fault("sink-scaled", "the sink is multiplied by the softmax scale", "W", sink_scaled, _SINK),
+    Fault("sink-per-split", "the sink is counted once a split", "W", _sink_count(float(SINK_SPLITS)), _SINK),
+    Fault("kv-head-modulo", "query head h uses KV head h % num_kv_heads", "W", kv_head_modulo, "GQA with two KV heads"),
+    Fault("kv-head-off-by-one", "every query head uses the next KV head", "W", kv_head_off_by_one, "two KV heads"),
+    Fault("kv-head-zero", "every query head uses KV head 0", "W", kv_head_zero, "two KV heads"),
+    Fault("v-head-off-by-one", "V is taken from the next KV head (K is right)", "W", v_head_off_by_one, "two KV heads"),
+    Fault("alibi-ignored", "the ALiBi bias is ignored", "W", alibi_ignored, "ALiBi slopes and two keys"),
+    Fault("all-zeros", "the output is all zeros", "W", _output(0.0), report="Xilinx/mlir-air #1427"),
+    Fault(
+        "mean-of-v", "the output is the mean of V", "W", _scaled(lambda scale: 0.0), "two keys",
+        "Xilinx/mlir-air #1427",
+    ),
+)
