@@ -1,4 +1,4 @@
-"""What a check is: the context it works in and the result it gives. The checks themselves are one file each beside this.
+"""What a check is: the context it works in and the result it gives. The checks themselves are one file each.
 
 A check never decides on its own what a row may see or what a slot is for: that is the layout's. It never looks at the
 clock. It makes as many calls as it needs through `CheckContext.execute`.
@@ -55,7 +55,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Execution:
-    """What a backend did with one prepared call: its output, and the memory it was given (now changed by the append)."""
+    """What a backend did with one prepared call: its output, and the memory it was given, changed by the append."""
 
     prepared: Prepared
     output: Output
@@ -100,7 +100,12 @@ class CheckContext:
         )
 
     def execute(
-        self, prepared: Prepared | None = None, *, inputs: LogicalInputs | None = None, layout: BatchLayout | None = None, fill: Fill | None = None
+        self,
+        prepared: Prepared | None = None,
+        *,
+        inputs: LogicalInputs | None = None,
+        layout: BatchLayout | None = None,
+        fill: Fill | None = None,
     ) -> Execution:
         """Run the backend on a prepared call, or on one made from the arguments of `prepare`."""
         ready = prepared or self.prepare(inputs=inputs, layout=layout, fill=fill)

@@ -1,4 +1,4 @@
-"""How far a row of a right kernel may be from the oracle: derived from the arithmetic that the kernel is declared to do.
+"""How far a row of a right kernel may be from the oracle, from the arithmetic that the kernel is declared to do.
 
 Output of a row, as the L2 norm over the head dim: err² ≤ c² (u_p² Σ p²|v|² + u_o² |o|² + u_s² (Σ p²|v|² + |o|²)).
 Rounding every weight p to the dtype it has in the product with V is an independent relative error u_p of every term of
@@ -36,7 +36,7 @@ class RowBudget:
 
 
 def row_budget(reference: Reference, attention: Attention, traits: Traits) -> RowBudget:
-    """The budgets of the reference's rows for a backend with these traits. A row without keys has none: it must be 0."""
+    """The budgets of the reference's rows for a backend with these traits; 0 for rows without keys."""
     o2, p2v2 = reference.out.square().sum(-1), reference.p2v2
     height = reference.peak.abs().clamp(min=1.0)
     unit_p = UNIT[traits.p_dtype or attention.kv_dtype]

@@ -40,9 +40,9 @@ class NoReference(PagedbenchError):
 class Reference:
     """The oracle's answer for the query tokens `rows` `(n,)`, ascending.
 
-    `out` `(n, num_heads, head_dim_v)`, `lse` `(n, num_heads)` natural logarithm, sink included; `p2v2` `(n, num_heads)` is
-    sum p² |v|², `peak` `(n, num_heads)` the largest score (−inf without keys); all fp64. `visible` `(n,)` int64 keys that
-    each row sees. `sampled`: `rows` are some of `total_rows` only.
+    `out` `(n, num_heads, head_dim_v)`, `lse` `(n, num_heads)` natural logarithm, sink included; `p2v2`
+    `(n, num_heads)` is sum p² |v|², `peak` `(n, num_heads)` the largest score (−inf without keys); all fp64. `visible`
+    `(n,)` int64 keys that each row sees. `sampled`: `rows` are some of `total_rows` only.
     """
 
     rows: torch.Tensor

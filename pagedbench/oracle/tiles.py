@@ -21,8 +21,8 @@ _MOST_PADDING = 2.0
 class Group:
     """Sequences worked on together, padded to the longest of them.
 
-    `rows` `(n, longest)` are indices into the rows asked for, −1 where a sequence has fewer; `first_key` `(n,)` the index
-    of each sequence's first key in the logical keys, `keys` the most keys that any of them has.
+    `rows` `(n, longest)` are indices into the rows asked for, −1 where a sequence has fewer; `first_key` `(n,)` the
+    index of each sequence's first key in the logical keys, `keys` the most keys that any of them has.
     """
 
     sequences: IntArray

@@ -79,8 +79,8 @@ class Call:
 
     `k`, `v` `(total_k, num_kv_heads, head_dim[_v])` are the contiguous keys of the varlen path: None until
     `PagedKVCache.update` has gathered them. `out` `(total_q, num_heads, head_dim_v)` is memory for a backend that can
-    write into given memory; others return their own. `k_scale`, `v_scale` dequantise fp8. `host` has copies of the index
-    arrays for a planner; reading them costs no synchronisation.
+    write into given memory; others return their own. `k_scale`, `v_scale` dequantise fp8. `host` has copies of the
+    index arrays for a planner; reading them costs no synchronisation.
     """
 
     spec: CallSpec
