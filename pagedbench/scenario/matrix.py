@@ -21,7 +21,7 @@ MAX_VARIANTS = 256
 # Each variant is validated anew, so a long document has fewer.
 MAX_VARIANT_VALUES = 4_000_000
 _NOT_VARIED = ("name", "about", "matrix")
-_LABEL_CHARACTERS = 24
+_LABEL_CHARACTERS = 32
 
 Sweep = Mapping[str, Sequence[object]]
 
@@ -94,7 +94,7 @@ def _labels_differ(axis: list[_Choice], refusals: Refusals) -> bool:
 
 
 def _choice(path: str, value: object, index: int, written: str | None) -> _Choice:
-    label = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
+    label = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str).replace('"', "")
     if len(label) > _LABEL_CHARACTERS or not label.isprintable():
         label = f"#{index}"
     return _Choice(path, value, label, f"{written}[{index}]" if written else None)
