@@ -7,16 +7,20 @@ a person are printed here, once, without a traceback.
 from __future__ import annotations
 
 import sys
+import traceback
 from importlib import import_module
 
 import typer
 
 from pagedbench import __version__
-from pagedbench.errors import PagedbenchError
+from pagedbench.errors import PagedbenchError, ScenarioError, UsageError
 from pagedbench.words import ExitCode
 
 # In the order of `--help`: name on the command line -> module with a function `command`.
 COMMANDS: dict[str, str] = {
+    "show": "pagedbench.cli.show",
+    "run": "pagedbench.cli.run",
+    "check": "pagedbench.cli.check",
     "scenarios": "pagedbench.cli.scenarios",
     "schema": "pagedbench.cli.schema",
 }
@@ -48,11 +52,17 @@ for _name, _module in COMMANDS.items():
 
 
 def main() -> None:
-    """Entry point of the `pagedbench` script."""
+    """Entry point of the `pagedbench` script.
+
+    Only a judged kernel leaves with 1: everything that goes wrong outside a judgement is 2 (the user can mend it) or 5.
+    """
     try:
         app()
     except PagedbenchError as error:
         typer.echo(f"error: {error.message}", err=True)
         if error.hint:
             typer.echo(f"hint: {error.hint}", err=True)
-        sys.exit(ExitCode.USAGE)
+        sys.exit(ExitCode.USAGE if isinstance(error, (UsageError, ScenarioError)) else ExitCode.UNDECIDED)
+    except Exception:
+        typer.echo(f"{traceback.format_exc()}\nThis is a bug of pagedbench {__version__}: please report it.", err=True)
+        sys.exit(ExitCode.UNDECIDED)

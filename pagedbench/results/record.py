@@ -75,9 +75,9 @@ class CellRecord:
     `diagnosis` (best first), `expected`, `error` (exception and traceback, paths shortened), `stderr` (the tail of what
     the worker printed during this cell), `sampled_rows` (the oracle checked so many of `total_rows`; None: all).
     `worst_error` is the worst row's error as a share of its budget: above 1 is a mismatch.
-    Speed: `timing` (what `timing/` measured: raw samples in microseconds, intervals, method; its keys are documented
-    there), `time_us` the median shown, `spread_us` its robust spread, `work` (`bytes` that must be moved, `flops` that
-    must be done), `gb_per_s`, `tflop_per_s`, `limit_share` (of the limit that binds).
+    Speed: `timing` (what `timing/` measured: `Measurement.to_dict()` with raw samples in ns, intervals, method),
+    `time_us` the median of the kernel time, `spread_us` its median absolute deviation, `work` (`bytes` that must be
+    moved, `flops` that must be done), `gb_per_s`, `tflop_per_s`, `limit_share` (of the limit that binds).
     Circumstances: `environment`, `scenario_text`, `scenario_hash`, `where` (file:line), `memory` (`need` and `have` in
     bytes), `durations` (seconds by stage), `pictures` (name to SVG text).
     """

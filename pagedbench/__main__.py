@@ -1,0 +1,5 @@
+"""`python -m pagedbench`."""
+
+from pagedbench.cli.app import main
+
+main()

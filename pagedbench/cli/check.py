@@ -1,0 +1,70 @@
+"""`pagedbench check`: the gate for CI. All checks on all paths, no timing."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from pagedbench.cli import options as o
+
+
+class Suite(str, Enum):
+    """How much is checked."""
+
+    QUICK = "quick"
+    FULL = "full"
+
+
+def command(
+    scenarios: o.Scenarios,
+    backend: o.Backends = None,
+    path: o.Paths = None,
+    suite: Annotated[Suite, typer.Option(help="quick leaves out what is costly.")] = Suite.QUICK,
+    device: o.Device = "auto",
+    seed: o.Seed = None,
+    timeout: o.Timeout = 60.0,
+    sanitize: o.Sanitize = None,
+    floor: Annotated[bool, typer.Option("--floor", help="Print the smallest fault that would be caught.")] = False,
+    require: o.Require = None,
+    strict: o.Strict = False,
+    resume: o.Resume = False,
+    json: o.JsonFile = None,
+    csv: o.CsvFile = None,
+    markdown: o.MarkdownFile = None,
+    junit: o.JunitFile = None,
+    html: o.HtmlFile = None,
+    sarif: o.SarifFile = None,
+    github: Annotated[
+        bool | None,
+        typer.Option("--github/--no-github", help="Annotations and step summary; default: in CI.", show_default=False),
+    ] = None,
+) -> None:
+    """Check kernels: the gate for CI. A skip is listed and never counted as a pass.
+
+    Exit codes: 0 right, 1 a kernel is wrong, 2 wrong command line or scenario, 3 nothing was checked, 4 slower than the
+    baseline, 5 an error, a crash, a time-out or no reference: no verdict.
+    """
+    import os
+
+    from pagedbench.cli.judging import Gate, Request, conclude, judge
+    from pagedbench.cli.outputs import OutputFiles
+
+    on_github = github if github is not None else os.environ.get("GITHUB_ACTIONS") == "true"
+    files = OutputFiles(json=json, csv=csv, markdown=markdown, junit=junit, html=html, sarif=sarif, github=on_github)
+    request = Request(
+        command="check",
+        scenarios=scenarios,
+        suite=suite.value,
+        backends=backend or (),
+        paths=path or ("all",),
+        device=device,
+        seed=seed,
+        timeout=timeout,
+        sanitizer=sanitize,
+        floor=floor,
+        resume=resume,
+        files=files,
+    )
+    conclude(judge(request), files, Gate(require or (), strict))

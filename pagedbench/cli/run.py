@@ -1,0 +1,54 @@
+"""`pagedbench run`: check and time, the main job."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pagedbench.cli import options as o
+
+
+def command(
+    scenarios: o.Scenarios,
+    backend: o.Backends = None,
+    path: o.Paths = None,
+    device: o.Device = "auto",
+    seed: o.Seed = None,
+    timing: Annotated[bool, typer.Option("--timing/--no-timing", help="Time the cells that are right.")] = True,
+    precision: Annotated[str, typer.Option(help="Sample until the median's interval is that narrow.")] = "1%",
+    warm: Annotated[bool, typer.Option("--warm", help="Leave the L2 cache warm between calls.")] = False,
+    timeout: o.Timeout = 60.0,
+    require: o.Require = None,
+    strict: o.Strict = False,
+    resume: o.Resume = False,
+    json: o.JsonFile = None,
+    csv: o.CsvFile = None,
+    markdown: o.MarkdownFile = None,
+    junit: o.JunitFile = None,
+    html: o.HtmlFile = None,
+) -> None:
+    """Check and time scenarios on every backend and path asked for.
+
+    Exit codes: 0 right, 1 a kernel is wrong, 2 wrong command line or scenario, 3 nothing was checked, 5 no verdict.
+    """
+    from pagedbench.cli.judging import Gate, Request, conclude, judge
+    from pagedbench.cli.outputs import OutputFiles
+    from pagedbench.timing.options import TimingOptions, parse_precision
+
+    how = TimingOptions(cache="warm" if warm else "cold", precision=parse_precision(precision))
+    files = OutputFiles(json=json, csv=csv, markdown=markdown, junit=junit, html=html)
+    request = Request(
+        command="run",
+        scenarios=scenarios,
+        suite="run",
+        backends=backend or (),
+        paths=path or (),
+        device=device,
+        seed=seed,
+        timeout=timeout,
+        timing=how if timing else None,
+        resume=resume,
+        files=files,
+    )
+    conclude(judge(request), files, Gate(require or (), strict))

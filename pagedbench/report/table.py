@@ -1,0 +1,233 @@
+"""The terminal's view of records: one row a cell in at most 100 columns, and under it what has to be said in sentences.
+
+Only for people; machines read the records, CSV or JUnit. All text from users goes through `rich.text.Text`, so that a
+bracket in a scenario's name is never taken for markup.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from pagedbench.results.record import CellRecord, FindingDict
+from pagedbench.words import Verdict
+
+MAX_COLUMNS = 100
+_FINDINGS_SHOWN = 3
+_CELLS_NAMED = 3
+
+
+def style_of(verdict: Verdict) -> str:
+    """A colour to tell verdicts apart by; the words alone suffice."""
+    if verdict is Verdict.PASS:
+        return "green"
+    if verdict is Verdict.EXPECTED:
+        return "cyan"
+    if verdict is Verdict.SKIPPED:
+        return "dim"
+    return "bold red" if verdict.is_wrong else "bold magenta"
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console of at most 100 columns, and exactly as many where the output is no terminal."""
+    console = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    console.width = min(console.width, MAX_COLUMNS) if console.is_terminal else MAX_COLUMNS
+    return console
+
+
+def render(records: Sequence[CellRecord]) -> RenderableType:
+    """The table, then failures, skips, expectations, warnings and a summary line, as far as there are any."""
+    parts: list[RenderableType] = [results_table(records)]
+    for section in (_failures, _skips, _expected, _warnings, _remarks, _checks_run):
+        parts.extend(section(records))
+    return Group(*parts, summary(records))
+
+
+def results_table(records: Sequence[CellRecord]) -> Table:
+    """One row a cell. Columns for speed appear only when something was timed."""
+    timed = any(r.time_us is not None for r in records)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    table.add_column("scenario", overflow="fold", ratio=None)
+    table.add_column("backend", overflow="fold")
+    table.add_column("path", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("error/budget", justify="right", no_wrap=True)
+    for name in ("time", "GB/s", "TFLOP/s") if timed else ():
+        table.add_column(name, justify="right", no_wrap=True)
+    for record in records:
+        table.add_row(*_row(record, timed=timed))
+    return table
+
+
+def _row(record: CellRecord, *, timed: bool) -> Iterator[Text]:
+    yield Text(record.scenario)
+    yield Text(record.backend)
+    yield Text(record.path)
+    yield Text(record.verdict.value, style=style_of(record.verdict))
+    yield Text(_error(record))
+    if timed:
+        yield Text(duration(record.time_us, record.spread_us))
+        yield Text(three_digits(record.gb_per_s))
+        yield Text(three_digits(record.tflop_per_s))
+
+
+def _error(record: CellRecord) -> str:
+    if record.worst_error is None:
+        return "–"
+    mark = "*" if record.sampled_rows is not None else ""
+    return f"{record.worst_error:.2f}{mark}"
+
+
+def duration(microseconds: float | None, spread: float | None = None) -> str:
+    """A time in the unit that suits it, with its spread in the same: `12.7 ±0.1 µs`."""
+    if microseconds is None:
+        return "–"
+    scale, unit = next((s, u) for s, u in ((1e6, "s"), (1e3, "ms"), (1.0, "µs"), (0.0, "µs")) if microseconds >= s)
+    scale = scale or 1.0
+    value = three_digits(microseconds / scale)
+    return f"{value} {unit}" if spread is None else f"{value} ±{three_digits(spread / scale)} {unit}"
+
+
+def three_digits(value: float | None) -> str:
+    """Three significant digits, without an exponent where one can do without: 0.0123, 1.23, 12.3, 1,234."""
+    if value is None:
+        return "–"
+    if value != 0 and abs(value) < 1e-3:
+        return f"{value:.0e}"
+    for limit, digits in ((99.95, 0), (9.995, 1), (0.9995, 2), (0.0, 3)):
+        if abs(value) >= limit:
+            return f"{value:,.{digits}f}"
+    raise AssertionError("unreachable: every number is at least 0 in size")
+
+
+def _failures(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
+    """For each cell that failed: which, why, where it is worst, and what explains it."""
+    for record in records:
+        if not (record.verdict.is_wrong or record.verdict.is_undecided):
+            continue
+        yield Text()
+        yield Text.assemble(
+            (record.verdict.value, style_of(record.verdict)), " ", (f"{record.scenario} {record.target}", "bold")
+        )
+        yield from map(_indented, failure_lines(record))
+
+
+def failure_lines(record: CellRecord) -> Iterator[str]:
+    """The sentences of one failure, most telling first; reports in other forms use the same."""
+    if not record.failed_checks and record.message:
+        yield record.message
+    for check in record.failed_checks:
+        yield f"{check['check']}: {check['message']}"
+        yield from (f"  {finding_line(f)}" for f in check["findings"][:_FINDINGS_SHOWN])
+        if len(check["findings"]) > _FINDINGS_SHOWN:
+            yield f"  … and {len(check['findings']) - _FINDINGS_SHOWN} more (in the record)"
+    if record.failed_checks and record.message not in [c["message"] for c in record.failed_checks]:
+        yield record.message
+    yield from (f"diagnosis: {d['sentence']}" for d in record.diagnosis[:2])
+    if record.stderr and record.verdict in (Verdict.CRASHED, Verdict.TIMED_OUT):
+        yield f"stderr: {record.stderr.splitlines()[0]}"
+
+
+_PLACES = ("sequence", "query_token", "head", "key", "logical_block", "physical_block")
+
+
+def finding_line(finding: FindingDict) -> str:
+    """A finding's sentence, with the coordinates that the sentence does not name itself."""
+    message = finding.get("message", "")
+    places = [f"{name.replace('_', ' ')} {finding[name]}" for name in _PLACES if finding.get(name) is not None]  # type: ignore[literal-required]
+    missing = [place for place in places if place not in message]
+    return f"{message} ({', '.join(missing)})" if missing else message
+
+
+def _indented(line: str) -> RenderableType:
+    return Padding(Text(line), (0, 0, 0, 2))
+
+
+def _skips(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
+    """Reasons of skips, each once, with the cells it is the reason of."""
+    skipped = [r for r in records if r.verdict is Verdict.SKIPPED]
+    yield from _grouped("SKIPPED", "dim", ((reason_of_skip(r), r) for r in skipped))
+
+
+def reason_of_skip(record: CellRecord) -> str:
+    """Why a cell was skipped: its own message, or the first one of its checks."""
+    own = [record.message, *(c["message"] for c in record.checks)]
+    return next((message for message in own if message), "no check applies to it")
+
+
+def _expected(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
+    known = [r for r in records if r.verdict is Verdict.EXPECTED]
+    yield from _grouped("EXPECTED", "cyan", ((r.message, r) for r in known))
+
+
+def _warnings(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
+    yield from _grouped("warning", "yellow", ((warning, r) for r in records for warning in r.all_warnings))
+
+
+def _grouped(title: str, style: str, pairs: Iterable[tuple[str, CellRecord]]) -> Iterator[RenderableType]:
+    """One line a sentence, the cells it is true of behind it."""
+    groups: dict[str, list[CellRecord]] = {}
+    for sentence, record in pairs:
+        groups.setdefault(sentence, []).append(record)
+    if groups:
+        yield Text()
+    for sentence, members in groups.items():
+        yield Text.assemble((title, style), " ", sentence, (f" ({_named(members)})", "dim"))
+
+
+def _named(records: Sequence[CellRecord]) -> str:
+    """The first few cells by name, the rest by number."""
+    names = [f"{r.scenario} {r.target}" for r in records[:_CELLS_NAMED]]
+    rest = len(records) - len(names)
+    return ", ".join(names) + (f" and {rest} more" if rest else "")
+
+
+def _remarks(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
+    """What the columns' marks mean."""
+    sampled = [r for r in records if r.sampled_rows is not None]
+    if sampled:
+        yield Text()
+        yield Text("* checked on a seeded sample of the rows: a full reference would take minutes", style="dim")
+
+
+def summary(records: Sequence[CellRecord]) -> Text:
+    """How many cells came to what, on what."""
+    counts = Counter(r.verdict for r in records)
+    told = ", ".join(f"{counts[v]} {v.value}" for v in Verdict if counts[v])
+    result = f"{_count(len(records), 'cell')}: {told or 'nothing was run'}"
+    return Text.assemble("\n", (result, "bold"), _circumstances(records))
+
+
+def _circumstances(records: Sequence[CellRecord]) -> str:
+    if not records:
+        return ""
+    environment = records[0].environment
+    machine = environment.get("gpu") or environment.get("cpu") or records[0].device
+    seconds = sum(r.durations.get("total", 0.0) for r in records)
+    return f" · {machine} · torch {environment.get('torch', '?')} · {seconds:.1f} s"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def _checks_run(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
+    """Which checks ran, and which said nothing about any cell and why: that is no pass."""
+    ran, silent = Counter[str](), dict[str, str]()
+    for check in (c for r in records for c in r.checks):
+        if check["verdict"] == Verdict.SKIPPED.value:
+            silent.setdefault(check["check"], check["message"])
+        else:
+            ran[check["check"]] += 1
+    if ran:
+        yield Text()
+        yield Text("checks: " + ", ".join(f"{name} ({count})" for name, count in ran.items()), style="dim")
+    for name, reason in silent.items():
+        if name not in ran:
+            yield Text(f"not applicable: {name}: {reason}", style="dim")

@@ -1,0 +1,242 @@
+"""In the worker: one cell walked from its scenario to its record.
+
+Available → supported → fits into memory → checked → explained if wrong → timed if right. What each step finds is the
+work of other packages; here is the order, what an exception means, and what goes into the record.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+import torch
+
+from pagedbench.backends.registry import find_backend
+from pagedbench.checks.base import Check, CheckContext, CheckResult
+from pagedbench.checks.registry import suite
+from pagedbench.errors import PagedbenchError
+from pagedbench.layout.build import build_layout
+from pagedbench.oracle.reference import NoReference
+from pagedbench.results.record import CellRecord, CheckDict
+from pagedbench.runner.limits import limit_address_space
+from pagedbench.runner.paths import shorten_paths
+from pagedbench.runner.protocol import Job
+from pagedbench.tensors.prepare import available_bytes, call_spec, estimate_bytes
+from pagedbench.timing.options import TimingOptions
+from pagedbench.words import AttnPath, Verdict, worst
+
+
+class Tell(Protocol):
+    """Sends an event to the parent at once."""
+
+    def __call__(self, event: str, **values: object) -> None:
+        """`stage` with `name`, or `check` with `result`."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A cell's record, and whether this process should judge no further one (dead context, memory run out)."""
+
+    record: CellRecord
+    worker_is_spent: bool = False
+
+
+class _Decided(Exception):
+    """The cell's verdict is known before any check ran."""
+
+    def __init__(self, verdict: Verdict, message: str) -> None:
+        super().__init__(message)
+        self.verdict = verdict
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What an exception out of a backend or a check means."""
+
+    verdict: Verdict
+    message: str
+    worker_is_spent: bool
+
+
+def judge(job: Job, tell: Tell) -> Judged:
+    """Walk one cell. Never raises for what a kernel does; a crash of the process is the parent's to see."""
+    record = CellRecord(job.scenario.name, job.backend, job.path, job.device, Verdict.SKIPPED)
+    walk = _Walk(job, record, tell)
+    spent = False
+    try:
+        walk.run()
+    except _Decided as decided:
+        record.verdict, record.message = decided.verdict, decided.message
+    except (Exception, SystemExit) as error:
+        failure = read_failure(error)
+        record.verdict, record.message = failure.verdict, failure.message
+        record.error = _traceback(error)
+        spent = failure.worker_is_spent
+    if not (spent or walk.spent):
+        _release_memory(job.device)
+    return Judged(record, spent or walk.spent)
+
+
+class _Walk:
+    """The steps of one cell, in order. `spent` is set when the process should not be used again."""
+
+    def __init__(self, job: Job, record: CellRecord, tell: Tell) -> None:
+        self._job = job
+        self._record = record
+        self._tell = tell
+        self.spent = False
+
+    def run(self) -> None:
+        """All steps; fills the record."""
+        with self._stage("its preparation"):
+            context = self._admit()
+        results = self._check(context)
+        self._conclude(results)
+        if self._record.verdict is Verdict.PASS and self._job.timing is not None:
+            self._conclude([*results, *self._time(context, self._job.timing)])
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        """Tell the parent where we are, and keep how long it took."""
+        self._tell("stage", name=name)
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._record.durations[name] = round(time.perf_counter() - begun, 4)
+
+    def _admit(self) -> CheckContext:
+        """The context to check in. Raises `_Decided` for a cell that cannot run here."""
+        job = self._job
+        backend, path = find_backend(job.backend), AttnPath(job.path)
+        there = backend.available(job.device)
+        if not there.available:
+            raise _Decided(Verdict.SKIPPED, there.reason or f"{backend.name} is not available on {job.device}")
+        if path not in backend.paths:
+            raise _Decided(Verdict.SKIPPED, f"{backend.name} has no {path} path")
+        layout = build_layout(job.scenario)
+        reason = backend.unsupported(call_spec(job.scenario, layout, path, job.device))
+        if reason is not None:
+            raise _Decided(Verdict.SKIPPED, reason)
+        self._reserve(estimate_bytes(job.scenario, layout, path, job.device).total)
+        return CheckContext(job.scenario, layout, backend, path, job.device)
+
+    def _reserve(self, need: int) -> None:
+        """Skip what does not fit, and bound what may be used beyond it."""
+        have = available_bytes(self._job.device)
+        self._record.memory = {"need": need, "have": have}
+        if need > have:
+            raise _Decided(Verdict.SKIPPED, f"needs {_gib(need)} of memory, {_gib(have)} are free")
+        if self._job.device == "cpu":
+            limit_address_space(need, torch.get_num_threads())
+
+    def _check(self, context: CheckContext) -> list[CheckResult]:
+        """The results of the suite. An exception of the backend ends it: the other checks would meet it again."""
+        results = []
+        for check in suite(self._job.suite):
+            with self._stage(f"the check {check.name}"):
+                result = self._one_check(check, context)
+            results.append(result)
+            self._record.checks.append(as_dict(result))
+            self._tell("check", result=as_dict(result))
+            if result.verdict in (Verdict.ERROR, Verdict.CRASHED):
+                break
+        return results
+
+    def _one_check(self, check: Check, context: CheckContext) -> CheckResult:
+        try:
+            reason = check.not_applicable(context)
+            if reason is not None:
+                return CheckResult(check.name, Verdict.SKIPPED, reason)
+            result = check.run(context)
+            _synchronise(self._job.device)
+            return result
+        except (Exception, SystemExit) as error:
+            return self._failed(check.name, error)
+
+    def _time(self, context: CheckContext, options: TimingOptions) -> list[CheckResult]:
+        """How the timed buffers were judged, if they were found wrong or the backend raised; else nothing."""
+        from pagedbench.runner.timed import AFTER_TIMING, time_cell
+
+        try:
+            with self._stage("its timing"):
+                after = time_cell(context, options, self._record)
+        except (Exception, SystemExit) as error:
+            after = self._failed(AFTER_TIMING, error)
+        if after.verdict is Verdict.PASS:
+            return []
+        self._record.checks.append(as_dict(after))
+        return [after]
+
+    def _failed(self, name: str, error: BaseException) -> CheckResult:
+        """An exception as the result of a check."""
+        failure = read_failure(error)
+        self.spent = self.spent or failure.worker_is_spent
+        self._record.error = _traceback(error)
+        return CheckResult(name, failure.verdict, failure.message)
+
+    def _conclude(self, results: list[CheckResult]) -> None:
+        """The cell's verdict from its checks', and the sentence of the check that decided it."""
+        record = self._record
+        record.verdict = worst(result.verdict for result in results)
+        record.message = next((r.message for r in results if r.verdict is record.verdict), "")
+        metrics = next((r.metrics for r in results if r.check == "accuracy"), {})
+        ratios = [metrics[name] for name in ("worst_ratio", "worst_lse_ratio") if name in metrics]
+        record.worst_error = max(ratios, default=None)
+
+
+def read_failure(error: BaseException) -> Failure:
+    """Whose fault an exception is and what it leaves behind.
+
+    After a CUDA error the context answers every later call with the same error, so the process is spent; after memory
+    ran out it may hold what it could not free.
+    """
+    text = f"{type(error).__name__}: {error}".strip()
+    first_line = text.splitlines()[0]
+    if isinstance(error, NoReference):
+        return Failure(Verdict.NO_REFERENCE, str(error), worker_is_spent=False)
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text:
+        return Failure(Verdict.ERROR, f"ran out of memory ({first_line})", worker_is_spent=True)
+    if "CUDA error" in text or "CUDA_ERROR" in text:
+        return Failure(Verdict.CRASHED, first_line, worker_is_spent=True)
+    return Failure(Verdict.ERROR, error.message if isinstance(error, PagedbenchError) else first_line, False)
+
+
+def as_dict(result: CheckResult) -> CheckDict:
+    """A check's result as it stands in the record; coordinates that do not apply are left out."""
+    findings = [{k: v for k, v in asdict(f).items() if v is not None} for f in result.findings]
+    return {
+        "check": result.check,
+        "verdict": result.verdict.value,
+        "message": result.message,
+        "findings": findings,  # type: ignore[typeddict-item]
+        "metrics": {name: float(value) for name, value in result.metrics.items()},
+        "warnings": list(result.warnings),
+    }
+
+
+def _traceback(error: BaseException) -> str:
+    return shorten_paths("".join(traceback.format_exception(error)))[-4000:]
+
+
+def _synchronise(device: str) -> None:
+    """Wait for the device, so that an error surfaces in the step that made it."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _release_memory(device: str) -> None:
+    """Leave nothing of this cell for the next."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"

@@ -1,0 +1,113 @@
+"""Which cells a run consists of: scenario × backend × path, in the order of the command line, and what identifies each.
+
+Judging is the worker's (`cell.py`); what `expect` makes of a verdict is in `outcome.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pagedbench import __version__
+from pagedbench.results.record import CellRecord
+from pagedbench.runner.paths import shorten_paths
+from pagedbench.runner.protocol import Job, ResolvedTarget
+from pagedbench.scenario.model import Scenario
+from pagedbench.timing.options import TimingOptions
+
+_TEXT_CAP = 20_000
+
+
+@dataclass(frozen=True)
+class JudgeOptions:
+    """How every cell of a run is judged: the command's name, the suite of checks, timing (None: none), extras."""
+
+    command: str
+    suite: str
+    device: str
+    timing: TimingOptions | None = None
+    floor: bool = False
+    pictures: bool = False
+    sanitizer: str | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One scenario on one path of one backend; `related` is the scenario that its `equals` names."""
+
+    scenario: Scenario
+    target: ResolvedTarget
+    path: str
+    related: Scenario | None = None
+
+    @property
+    def label(self) -> str:
+        """How progress and messages call it."""
+        return f"{self.scenario.name} {self.target.name}:{self.path}"
+
+    def job(self, options: JudgeOptions) -> Job:
+        """What the worker is asked to do."""
+        return Job(
+            scenario=self.scenario,
+            backend=self.target.name,
+            path=self.path,
+            device=options.device,
+            suite=options.suite,
+            timing=options.timing,
+            related=self.related,
+            floor=options.floor,
+            pictures=options.pictures,
+        )
+
+    def fingerprint(self, options: JudgeOptions) -> str:
+        """Changes with anything that would make the cell worth judging again."""
+        facts = [__version__, scenario_hash(self.scenario), self.target.name, self.target.identity, self.path]
+        return _digest([*facts, asdict(options)])
+
+    def describe(self, record: CellRecord, options: JudgeOptions, environment: dict[str, Any], run: str) -> None:
+        """Fill in what the parent knows: whose record it is, and under which circumstances it was made."""
+        scenario = self.scenario
+        record.variant = dict(scenario.variant)
+        record.seed = scenario.inputs.seed
+        record.about = scenario.about
+        record.where = shorten_paths(scenario.origin.where("name"))
+        record.scenario_text = source_text(scenario)
+        record.scenario_hash = scenario_hash(scenario)
+        record.fingerprint = self.fingerprint(options)
+        record.command, record.suite, record.run = options.command, options.suite, run
+        record.environment = {**environment, "backend_version": self.target.version}
+
+
+def plan(scenarios: Sequence[Scenario], targets: Sequence[ResolvedTarget]) -> list[Cell]:
+    """All cells, scenario by scenario."""
+    by_name = {scenario.name: scenario for scenario in scenarios}
+    return [
+        Cell(scenario, target, path, by_name.get(scenario.equals.variant) if scenario.equals else None)
+        for scenario in scenarios
+        for target in targets
+        for path in target.paths
+    ]
+
+
+def scenario_hash(scenario: Scenario) -> str:
+    """Twelve hex digits that change with what is put before a kernel, not with where or how it is written down."""
+    facts = asdict(scenario)
+    for field in ("origin", "about", "expect"):
+        del facts[field]
+    return _digest(facts)
+
+
+def source_text(scenario: Scenario) -> str:
+    """The file that the scenario was written in, up to a length; empty for one made in code."""
+    try:
+        return Path(scenario.origin.file).read_text(encoding="utf-8", errors="replace")[:_TEXT_CAP]
+    except OSError:
+        return ""
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:12]

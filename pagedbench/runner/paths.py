@@ -1,0 +1,25 @@
+"""Paths in records and messages: without what names a person or a machine, so that records can be published."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pagedbench
+
+
+def shorten_paths(text: str) -> str:
+    """`text` without the parts of paths that are nobody's business: working folder, site-packages, home folder."""
+    for folder, name in (
+        (str(Path(pagedbench.__file__).parent.parent) + os.sep, ""),
+        (os.getcwd() + os.sep, ""),
+        (str(Path(sys.prefix)) + os.sep, "<python>/"),
+        (str(Path(sys.base_prefix)) + os.sep, "<python>/"),
+        (os.path.expanduser("~") + os.sep, "~/"),
+        (tempfile.gettempdir() + os.sep, "<tmp>/"),
+    ):
+        if len(folder) > 2:
+            text = text.replace(folder, name)
+    return text

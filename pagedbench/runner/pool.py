@@ -1,0 +1,177 @@
+"""Workers as the parent uses them: one at a time, reused from cell to cell, replaced when a cell took one down.
+
+Whatever happens in a worker, `judge` returns a record of exactly that cell. The parent imports no torch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from types import TracebackType
+from typing import Any
+
+from pagedbench.errors import PagedbenchError, UsageError
+from pagedbench.results.record import CellRecord, CheckDict
+from pagedbench.runner.limits import host_memory_available
+from pagedbench.runner.process import WorkerGone, WorkerProcess
+from pagedbench.runner.protocol import Job, Message, ResolvedTarget
+from pagedbench.runner.sanitize import SLOWDOWN, fold_findings, sanitizer_command
+from pagedbench.words import Verdict
+
+START_SECONDS = 180.0  # importing torch and its libraries from a cold network disk
+RESOLVE_SECONDS = 120.0
+MEMORY_SHARE = 0.85  # of the host memory that is free at the start: a worker that takes more is stopped
+SANITIZER_OUTPUT = 4 << 20
+
+
+class WorkerError(PagedbenchError):
+    """No worker can be had: nothing can be judged (exit 5)."""
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """How workers run: for which device, how long a stage may take (seconds, without compiling), under which tool of
+    compute-sanitizer, with how many bytes of resident memory (None: a share of what is free)."""
+
+    device: str = "auto"
+    timeout: float = 60.0
+    sanitizer: str | None = None
+    memory_limit: int | None = None
+
+    @property
+    def stage_seconds(self) -> float:
+        """What a stage may take, the sanitizer's slowness allowed for."""
+        return self.timeout * (SLOWDOWN if self.sanitizer else 1.0)
+
+
+class Workers:
+    """A context manager; the first worker starts at once, so that its imports overlap with what the parent does."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self._options = options
+        self._wrapper = sanitizer_command(options.sanitizer) if options.sanitizer else ()
+        self._memory_limit = options.memory_limit or int(host_memory_available() * MEMORY_SHARE)
+        self._hello: Message | None = None
+        self._process: WorkerProcess | None = self._start()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._discard()
+
+    @property
+    def device(self) -> str:
+        """The device that cells run on, `cpu` or `cuda`; waits for the worker. Raises `UsageError` if there is none."""
+        return str(self._ready()["device"])
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What the worker says of the machine."""
+        return dict(self._ready()["environment"])
+
+    def resolve(self, targets: Sequence[str], paths: Sequence[str]) -> list[ResolvedTarget]:
+        """The backends that the names mean; the device's defaults for none. Raises `UsageError` for a wrong name."""
+        message = {"do": "resolve", "targets": list(targets), "paths": list(paths), "device": self.device}
+        worker = self._live()
+        try:
+            worker.send(message)
+            reply = worker.receive(RESOLVE_SECONDS)
+        except WorkerGone as gone:
+            said = worker.output()
+            self._discard()
+            raise UsageError(f"loading {', '.join(targets)} failed: {gone.reason}\n{said}".rstrip()) from None
+        if reply["event"] == "refused":
+            raise UsageError(reply["message"], reply["hint"])
+        return [ResolvedTarget.from_message(target) for target in reply["targets"]]
+
+    def judge(self, job: Job, compile_seconds: float, on_stage: Callable[[str], None]) -> CellRecord:
+        """The record of one cell. `on_stage` is told the name of each stage as it begins."""
+        begun = time.monotonic()
+        at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        worker = self._live()
+        progress = _Progress(on_stage)
+        try:
+            worker.send(job.to_message())
+            record, spent = progress.follow(worker, self._options.stage_seconds + compile_seconds)
+        except WorkerGone as gone:
+            record, spent = progress.lost(job, gone), True
+        record.stderr = worker.output()
+        if self._options.sanitizer:
+            fold_findings(record, worker.output(SANITIZER_OUTPUT), self._options.sanitizer)
+        if spent:
+            self._discard()
+        record.time = at
+        record.durations["total"] = round(time.monotonic() - begun, 4)
+        return record
+
+    def _start(self) -> WorkerProcess:
+        return WorkerProcess(self._options.device, self._wrapper, self._memory_limit)
+
+    def _live(self) -> WorkerProcess:
+        """A worker that is ready for a request."""
+        if self._process is None:
+            self._process = self._start()
+            self._await_hello(self._process)
+        elif self._hello is None:
+            self._await_hello(self._process)
+        return self._process
+
+    def _ready(self) -> Message:
+        if self._hello is None:
+            self._live()
+        assert self._hello is not None
+        return self._hello
+
+    def _await_hello(self, worker: WorkerProcess) -> None:
+        try:
+            reply = worker.receive(START_SECONDS)
+        except WorkerGone as gone:
+            said = worker.output()
+            self._discard()
+            raise WorkerError(f"the worker process does not start: {gone.reason}\n{said}".rstrip()) from None
+        if reply["event"] == "refused":
+            raise UsageError(reply["message"], reply["hint"])
+        self._hello = reply
+
+    def _discard(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+
+class _Progress:
+    """What has been heard of a cell so far: enough for its record when the worker does not come back."""
+
+    def __init__(self, on_stage: Callable[[str], None]) -> None:
+        self._on_stage = on_stage
+        self._stage = "its start"
+        self._checks: list[CheckDict] = []
+
+    def follow(self, worker: WorkerProcess, seconds_a_stage: float) -> tuple[CellRecord, bool]:
+        """Listen until the cell is done: its record, and whether the worker is spent. Raises `WorkerGone`."""
+        while True:
+            reply = worker.receive(seconds_a_stage)
+            if reply["event"] == "stage":
+                self._stage = reply["name"]
+                self._on_stage(self._stage)
+            elif reply["event"] == "check":
+                self._checks.append(reply["result"])
+            else:
+                return CellRecord.from_json(reply["record"]), bool(reply["spent"])
+
+    def lost(self, job: Job, gone: WorkerGone) -> CellRecord:
+        """The record of a cell that took its worker down."""
+        return CellRecord(
+            scenario=job.scenario.name,
+            backend=job.backend,
+            path=job.path,
+            device=job.device,
+            verdict=Verdict.TIMED_OUT if gone.timed_out else Verdict.CRASHED,
+            message=f"{gone.reason}, in {self._stage}",
+            checks=self._checks,
+        )

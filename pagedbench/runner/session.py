@@ -1,0 +1,110 @@
+"""A run from its first cell to its last: what `run`, `check` and the pytest plugin have in common. The parent's side.
+
+Cells are judged one after the other (a timed GPU must not be shared); each record is stored the moment it is there.
+Ctrl-C and SIGTERM end the run after the record in hand: what was done is returned, and `interrupted_by` says so.
+"""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from pagedbench.results.record import CellRecord
+from pagedbench.results.store import RecordStore
+from pagedbench.runner.cells import Cell, JudgeOptions
+from pagedbench.runner.environment import git_state
+from pagedbench.runner.outcome import apply_expectation
+from pagedbench.runner.pool import Workers
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGTERM, raised like Ctrl-C."""
+
+
+class Watcher(Protocol):
+    """Is told how the run gets on."""
+
+    def begin(self, cell: Cell) -> None:
+        """A cell begins."""
+
+    def stage(self, name: str) -> None:
+        """A stage of it begins."""
+
+    def end(self, record: CellRecord) -> None:
+        """Its record is there."""
+
+
+@dataclass
+class RunResult:
+    """All records of a run, those kept from an earlier one included, in the order of the plan.
+
+    `interrupted_by` is the signal that ended it early, None if it went to its end; `planned` counts the cells it had.
+    """
+
+    planned: int
+    records: list[CellRecord] = field(default_factory=list)
+    interrupted_by: signal.Signals | None = None
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    workers: Workers,
+    options: JudgeOptions,
+    watcher: Watcher,
+    *,
+    store: RecordStore | None = None,
+    done: Mapping[str, CellRecord] | None = None,
+) -> RunResult:
+    """Judge every cell that is not among `done` (by fingerprint), and store each record as it is made."""
+    result = RunResult(planned=len(cells))
+    run = uuid.uuid4().hex[:12]
+    environment = {**workers.environment, "git": git_state(Path.cwd())}
+    try:
+        with sigterm_interrupts():
+            for cell in cells:
+                kept = (done or {}).get(cell.fingerprint(options))
+                result.records.append(kept or _judge(cell, workers, options, watcher, environment, run, store))
+    except Interrupted:
+        result.interrupted_by = signal.SIGTERM
+    except KeyboardInterrupt:
+        result.interrupted_by = signal.SIGINT
+    return result
+
+
+def _judge(
+    cell: Cell,
+    workers: Workers,
+    options: JudgeOptions,
+    watcher: Watcher,
+    environment: Mapping[str, object],
+    run: str,
+    store: RecordStore | None,
+) -> CellRecord:
+    watcher.begin(cell)
+    record = workers.judge(cell.job(options), cell.target.compile_seconds, watcher.stage)
+    cell.describe(record, options, dict(environment), run)
+    apply_expectation(record, cell.scenario.expect)
+    if store is not None:
+        store.append(record)
+    watcher.end(record)
+    return record
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Within the block, SIGTERM raises `Interrupted` where the program stands."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

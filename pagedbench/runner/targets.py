@@ -1,0 +1,83 @@
+"""In the worker: which backends the names on the command line mean, and which of their paths are run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from pagedbench.backends.base import Backend
+from pagedbench.backends.registry import backends, find_backend, parse_target
+from pagedbench.errors import UsageError
+from pagedbench.runner.protocol import ResolvedTarget
+from pagedbench.words import AttnPath
+
+# Best first: what a CUDA run takes beside `torch` when no backend is named.
+PREFERRED = ("flash-attn-3", "flash-attn-2", "flashinfer", "flash-attn-4", "triton")
+COMPARED_PATHS = (AttnPath.VARLEN, AttnPath.DECODE)
+
+
+def resolve(names: Sequence[str], paths: Sequence[str], device: str) -> list[ResolvedTarget]:
+    """A `ResolvedTarget` for each name (`torch`, `flash-attn-3:decode`, `kernel.py:function`); for none the defaults.
+
+    `paths` are those asked for; `all` means all a backend has; none means varlen and decode, or what else it has.
+    Raises `UsageError` for unknown names and paths.
+    """
+    if not names:
+        return [_resolved(b.name, b, _paths_of(b, None, paths), device) for b in default_backends(device)]
+    found = []
+    for name in names:
+        target = parse_target(name)
+        if target.backend is None:
+            raise UsageError(f"{name!r} names a path, no backend", f"say --path {name}")
+        backend = find_backend(target.backend)
+        found.append(_resolved(target.backend, backend, _paths_of(backend, target.path, paths), device))
+    return found
+
+
+def default_backends(device: str) -> list[Backend]:
+    """`torch`, and on CUDA the first of the preferred backends that is there."""
+    known = {backend.name: backend for backend in backends()}
+    chosen = [known["torch"]]
+    if device == "cuda":
+        there = (known[name] for name in PREFERRED if name in known and known[name].available(device).available)
+        chosen += [best] if (best := next(there, None)) else []
+    return chosen
+
+
+def _paths_of(backend: Backend, own: AttnPath | None, asked: Sequence[str]) -> tuple[AttnPath, ...]:
+    if own is not None:
+        return (own,)
+    if "all" in asked:
+        return backend.paths
+    if asked:
+        return tuple(_path(name) for name in asked)
+    return tuple(p for p in COMPARED_PATHS if p in backend.paths) or backend.paths
+
+
+def _path(name: str) -> AttnPath:
+    try:
+        return AttnPath(name)
+    except ValueError:
+        raise UsageError(f"there is no path {name!r}", f"there are {', '.join(AttnPath)} and all") from None
+
+
+def _resolved(name: str, backend: Backend, paths: tuple[AttnPath, ...], device: str) -> ResolvedTarget:
+    there = backend.available(device)
+    return ResolvedTarget(
+        name=name,
+        paths=tuple(str(path) for path in paths),
+        available=there.available,
+        reason=there.reason,
+        version=there.version,
+        compile_seconds=max((backend.traits_for(path).compile_seconds for path in paths), default=0.0),
+        identity=_identity(name, there.version),
+    )
+
+
+def _identity(name: str, version: str | None) -> str:
+    """The version of a library; for a file, a digest of what stands in it."""
+    file = Path(name.rpartition(":")[0])
+    if file.is_file():
+        return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+    return version or ""

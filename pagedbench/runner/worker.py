@@ -1,0 +1,83 @@
+"""The worker process, where everything runs that may crash.
+
+Started as `python -m pagedbench.runner.worker READ_FD WRITE_FD PARENT_PID DEVICE`.
+
+It answers three requests: `resolve` (which backends do these names mean, and what can they do), `cell` (judge one) and
+`exit`. Judging is `cell.py`'s; this module keeps the process: its ties to the parent, and when it is used up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import sys
+from typing import Any
+
+from pagedbench.errors import PagedbenchError, UsageError
+from pagedbench.runner.limits import bind_life_to_parent
+from pagedbench.runner.protocol import Channel, ChannelClosed, Job, Message
+
+
+def serve(channel: Channel, wanted_device: str) -> bool:
+    """Answer requests until there are no more, or until this process is spent (then True)."""
+    from pagedbench.runner.environment import choose_device, collect  # torch, after the ties to the parent are made
+
+    try:
+        device = choose_device(wanted_device)
+    except UsageError as error:
+        channel.send({"event": "refused", "message": error.message, "hint": error.hint})
+        return False
+    channel.send({"event": "ready", "device": device, "environment": collect(device)})
+    while True:
+        request = channel.receive()
+        if request is None or request["do"] == "exit":
+            return False
+        if _HANDLERS[request["do"]](channel, request):
+            return True
+
+
+def _resolve(channel: Channel, request: Message) -> bool:
+    """Reply with a `ResolvedTarget` for each name, or with the usage error of a name that means nothing."""
+    from pagedbench.runner.targets import resolve
+
+    try:
+        found = resolve(request["targets"], request["paths"], request["device"])
+        channel.send({"event": "resolved", "targets": [target.to_message() for target in found]})
+    except PagedbenchError as error:
+        channel.send({"event": "refused", "message": error.message, "hint": error.hint})
+    return False
+
+
+def _cell(channel: Channel, request: Message) -> bool:
+    """Judge one cell; True when this process is spent. Each stage and check is told at once: a crash loses the rest."""
+    from pagedbench.runner.cell import judge
+
+    def tell(event: str, **values: Any) -> None:
+        channel.send({"event": event, **values})
+
+    judged = judge(Job.from_message(request), tell)
+    channel.send({"event": "done", "record": judged.record.to_json(), "spent": judged.worker_is_spent})
+    return judged.worker_is_spent
+
+
+_HANDLERS = {"resolve": _resolve, "cell": _cell}
+
+
+def main(arguments: list[str]) -> None:
+    """Set the process up and serve."""
+    read_fd, write_fd, parent = (int(a) for a in arguments[:3])
+    bind_life_to_parent(parent)
+    os.environ.pop("PYTHONSAFEPATH", None)  # meant for this process, not for what kernels start
+    for fd in (read_fd, write_fd):
+        os.set_inheritable(fd, False)
+    faulthandler.enable()
+    spent = False
+    with contextlib.suppress(ChannelClosed):
+        spent = serve(Channel(read_fd, write_fd), arguments[3])
+    if spent:  # perhaps with a dead CUDA context, whose destructors hang or abort
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,147 @@
+"""What a person sees: at most 100 columns, every failure placed, every skip with its reason, nothing taken for markup."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from pagedbench.report.table import duration, finding_line, render, three_digits
+from pagedbench.results.record import CellRecord, CheckDict
+from pagedbench.words import Verdict
+
+
+def shown(records: list[CellRecord]) -> str:
+    console = Console(file=io.StringIO(), width=100, highlight=False)
+    console.print(render(records))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def record(verdict: Verdict = Verdict.PASS, **values: object) -> CellRecord:
+    base: dict[str, object] = {"scenario": "docs-decode", "backend": "torch", "path": "decode", "device": "cpu"}
+    return CellRecord(**{**base, "verdict": verdict, **values})  # type: ignore[arg-type]
+
+
+def failed_check(**values: object) -> CheckDict:
+    check = {
+        "check": "accuracy",
+        "verdict": "MISMATCH",
+        "message": "sequence 1, query token 0, head 3: error 0.3 is 9 times the budget",
+        "findings": [],
+        "metrics": {},
+        "warnings": [],
+    }
+    return {**check, **values}  # type: ignore[typeddict-item, return-value]
+
+
+def test_a_row_holds_the_cell_its_verdict_and_its_figures() -> None:
+    text = shown([record(worst_error=0.68, time_us=12.7, spread_us=0.1, gb_per_s=3620.4, tflop_per_s=1.25)])
+    row = next(line for line in text.splitlines() if line.startswith("docs-decode"))
+    for cell in ("torch", "decode", "PASS", "0.68", "12.7 ±0.100 µs", "3,620", "1.25"):
+        assert cell in row
+
+
+def test_columns_of_speed_are_left_out_when_nothing_was_timed() -> None:
+    assert "GB/s" not in shown([record()])
+
+
+def test_no_line_is_wider_than_100_columns() -> None:
+    long = record(
+        scenario="edge-padding[attention.dtype=float16,cache.block_size=192,cache.padding=num_blocks]",
+        backend="my_folder/my_other_folder/my_kernel.py:my_decode_function",
+        path="paged-varlen",
+        verdict=Verdict.NOT_WRITTEN,
+        worst_error=123456.0,
+        time_us=1234567.0,
+        spread_us=1000.0,
+        gb_per_s=3620.4,
+        tflop_per_s=588.0,
+        message="word " * 60,
+    )
+    lines = shown([long]).splitlines()
+    assert max(len(line) for line in lines) <= 100
+    assert "NOT WRITTEN" in "\n".join(lines)
+
+
+def test_brackets_in_names_are_not_markup() -> None:
+    assert "edge[bold]x" in shown([record(scenario="edge[bold]x", message="[red]x")])
+
+
+def test_a_failure_is_placed_explained_and_diagnosed() -> None:
+    text = shown(
+        [
+            record(
+                Verdict.MISMATCH,
+                checks=[failed_check()],
+                message=failed_check()["message"],
+                diagnosis=[{"sentence": "output matches the reference if the last key is missed"}],
+            )
+        ]
+    )
+    assert "MISMATCH docs-decode torch:decode" in text
+    assert "accuracy: sequence 1, query token 0, head 3" in text
+    assert "diagnosis: output matches the reference if the last key is missed" in text
+
+
+def test_a_finding_names_the_places_that_its_sentence_does_not() -> None:
+    line = finding_line({"message": "sequence 1 misses key 96", "sequence": 1, "physical_block": 12})
+    assert line == "sequence 1 misses key 96 (physical block 12)"
+
+
+def test_a_crash_shows_what_the_worker_said_last_words_first() -> None:
+    crashed = record(
+        Verdict.CRASHED, message="segmentation fault, in the check accuracy", stderr="Fatal Python error\nmore"
+    )
+    text = shown([crashed])
+    assert "segmentation fault, in the check accuracy" in text
+    assert "stderr: Fatal Python error" in text
+
+
+def test_skips_are_grouped_by_reason_and_count_as_nothing_else() -> None:
+    skips = [record(Verdict.SKIPPED, scenario=f"s{i}", message="not installed") for i in range(5)]
+    text = shown([*skips, record()])
+    assert text.count("not installed") == 1
+    assert "and 2 more" in text
+    assert "6 cells: 1 PASS, 5 SKIPPED" in text
+
+
+def test_a_sampled_reference_is_marked_and_explained() -> None:
+    text = shown([record(worst_error=0.5, sampled_rows=64, total_rows=4096)])
+    assert "0.50*" in text
+    assert "* checked on a seeded sample of the rows" in text
+
+
+def test_checks_that_ran_are_listed_and_those_that_do_not_apply_are_no_pass() -> None:
+    applied = failed_check(verdict="PASS")
+    silent = failed_check(check="graph-replay", verdict="SKIPPED", message="needs CUDA")
+    text = shown([record(checks=[applied, silent]), record(checks=[applied, silent])])
+    assert "checks: accuracy (2)" in text
+    assert "not applicable: graph-replay: needs CUDA" in text
+
+
+def test_no_cells_is_said() -> None:
+    assert "0 cells: nothing was run" in shown([])
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "spread", "text"),
+    [
+        (12.7, 0.1, "12.7 ±0.100 µs"),
+        (0.5, None, "0.500 µs"),
+        (1630.0, 12.0, "1.63 ±0.012 ms"),
+        (2.5e6, None, "2.50 s"),
+        (0.0, None, "0.000 µs"),
+        (None, None, "–"),
+    ],
+)
+def test_durations(microseconds: float | None, spread: float | None, text: str) -> None:
+    assert duration(microseconds, spread) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(3620.4, "3,620"), (99.99, "100"), (12.34, "12.3"), (1.234, "1.23"), (0.0123, "0.012"), (2e-5, "2e-05")],
+)
+def test_three_digits(value: float, text: str) -> None:
+    assert three_digits(value) == text
