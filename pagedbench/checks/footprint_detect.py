@@ -29,13 +29,15 @@ _UNREAD_PERIOD = 4093
 @dataclass(frozen=True)
 class Deviation:
     """One coded call that came out wrong: `sums` and `lse` `(total_q, num_heads)` bool mark the rows, `decoded` and
-    `wanted` `(total_q, num_heads, channels)` are the sums; `included` `(total_k, heads)` are the keys that counted."""
+    `wanted` `(total_q, num_heads, channels)` are the sums and `mass` `(total_q, num_heads)` what the output was multiplied
+    with to get them; `included` `(total_k, heads)` are the keys that counted."""
 
     side: Side
     sums: torch.Tensor
     lse: torch.Tensor
     decoded: torch.Tensor
     wanted: torch.Tensor
+    mass: torch.Tensor
     included: torch.Tensor
     coding: Coding
 
@@ -85,7 +87,7 @@ def _judge(
     # A row that sees nothing is exactly zero, whatever its mass would be.
     decoded = torch.where(empty[..., None], torch.where(output.out == 0, 0.0, math.inf), decoded)
     wrong = ~((decoded - wanted).abs() < HALF_CODE).all(-1) & rows.live[:, None]
-    return Deviation(side, wrong, _wrong_lse(output, mass, coding, rows), decoded, wanted, included, coding)
+    return Deviation(side, wrong, _wrong_lse(output, mass, coding, rows), decoded, wanted, mass, included, coding)
 
 
 def _wrong_lse(output: Output, mass: torch.Tensor, coding: Coding, rows: Rows) -> torch.Tensor:
