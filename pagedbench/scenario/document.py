@@ -163,9 +163,7 @@ class AttentionSection(Section):
     v_scale: Annotated[float, Field(gt=0)] | None = Field(
         None, description="What quantised values are multiplied by; 1 unless given."
     )
-    causal: bool = Field(
-        True, description="Query token i of q sees keys up to k − q + i: aligned to the bottom right."
-    )
+    causal: bool = Field(True, description="Query token i of q sees keys up to k − q + i: aligned to the bottom right.")
     window: Count | None = Field(
         None,
         description="Sliding window in keys, the token's own included; window_size: [window − 1, 0]. Needs causal.",
@@ -273,9 +271,7 @@ class ScenarioDocument(Section):
     cache: CacheSection = Field(description="The paged cache.")
     attention: AttentionSection = Field(description="The mathematics and its dtypes.")
     inputs: InputsSection = Field(default_factory=InputsSection, description="The numbers.")
-    steps: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        1, description="Decode so many tokens, checked at each step."
-    )
+    steps: Annotated[int, Field(ge=1, le=10_000)] = Field(1, description="Decode so many tokens, checked at each step.")
     repeats: Annotated[int, Field(ge=1, le=10_000)] = Field(1, description="Make the call so many times.")
     graph: GraphSection | None = Field(None, description="Capture at one set of lengths, replay at the scenario's.")
     override: OverrideSection | None = Field(None, description="Wrong arrays, on purpose.")

@@ -6,7 +6,7 @@ Nothing is allocated here but index arrays: a scenario that leaves this module c
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -48,16 +48,9 @@ def load_scenarios(targets: Sequence[str], sweep: Sweep | None = None) -> list[S
     exist and ScenarioError with all problems of all files.
     """
     selections = dict.fromkeys(selection for target in targets for selection in _find(target))
-    scenarios: list[Scenario] = []
-    problems: list[Problem] = []
-    for selection in selections:
-        try:
-            file = _display(selection.file)
-            scenarios += _load_text(read_text(selection.file), file, selection, sweep or {})
-        except ScenarioError as error:
-            problems += error.problems
-    scenarios = _unique(scenarios)
-    problems += _repeated_names(scenarios)
+    loaded = [_load_selection(selection, sweep or {}) for selection in selections]
+    scenarios = _unique(scenario for made, _ in loaded for scenario in made)
+    problems = [problem for _, found in loaded for problem in found] + _repeated_names(scenarios)
     if problems:
         raise ScenarioError(_each_once(problems))
     return scenarios
@@ -70,6 +63,14 @@ def loads(text: str, file: str = "<string>", sweep: Sweep | None = None) -> list
     if problems:
         raise ScenarioError(_each_once(problems))
     return scenarios
+
+
+def _load_selection(selection: _Selection, sweep: Sweep) -> tuple[list[Scenario], Sequence[Problem]]:
+    """The scenarios of a file, or its problems, so that other files are looked at as well."""
+    try:
+        return _load_text(read_text(selection.file), _display(selection.file), selection, sweep), ()
+    except ScenarioError as error:
+        return [], error.problems
 
 
 def _load_text(text: str, file: str, selection: _Selection, sweep: Sweep) -> list[Scenario]:

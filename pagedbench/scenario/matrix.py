@@ -47,8 +47,10 @@ class _Choice:
     written: str | None
 
 
-def variants(source: SourceDocument, data: dict[str, object], file: str, sweep: Sweep, refusals: Refusals) -> list[Variant]:
-    """All variants of a document, or the document itself; none where the matrix cannot be read (noted in `refusals`)."""
+def variants(
+    source: SourceDocument, data: dict[str, object], file: str, sweep: Sweep, refusals: Refusals
+) -> list[Variant]:
+    """All variants of a document, or the document itself; none where the matrix cannot be read (noted)."""
     base = {key: value for key, value in data.items() if key != "matrix"}
     axes = _axes(data.get("matrix", {}), sweep, refusals)
     if axes is None:
@@ -94,7 +96,8 @@ def _labels_differ(axis: list[_Choice], refusals: Refusals) -> bool:
 
 
 def _choice(path: str, value: object, index: int, written: str | None) -> _Choice:
-    label = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str).replace('"', "")
+    label = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)
+    label = label.replace('"', "")
     if len(label) > _LABEL_CHARACTERS or not label.isprintable():
         label = f"#{index}"
     return _Choice(path, value, label, f"{written}[{index}]" if written else None)

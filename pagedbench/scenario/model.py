@@ -1,7 +1,8 @@
 """A scenario after loading: every default filled in, every short form resolved, one value for one meaning.
 
 Plain frozen dataclasses, no torch and no pydantic, so that later stages depend on meanings and not on the file format.
-The file format, its validation and its positions are in `document.py` and `loader.py`; index arithmetic is in `layout/`.
+The file format, its validation and its positions are in `document.py` and `loader.py`; index arithmetic is in
+`layout/`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ UNLIMITED = -1
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a scenario was written. `positions` maps a field (`"cache.block_table[1][0]"`) to (line, column), from 1."""
+    """Where a scenario was written. `positions` maps a field (`"cache.block_table[1][0]"`) to (line, column) from 1."""
 
     file: str = ""
     positions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -42,7 +43,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Batch:
-    """Lengths of the batch. Padding rows are the last `padding_rows` entries of both tuples (1 query token, 0 cached)."""
+    """Lengths of the batch. Padding rows are the last `padding_rows` of both tuples (1 query token, 0 cached)."""
 
     query_lens: tuple[int, ...]
     cached_lens: tuple[int, ...]
@@ -73,7 +74,7 @@ class PoolLayout:
 
 @dataclass(frozen=True)
 class Cache:
-    """The paged cache. `None` for `num_blocks` or `max_blocks_per_seq` lets `layout/` choose (`tight` is resolved there)."""
+    """The paged cache. `None` for `num_blocks` or `max_blocks_per_seq` lets `layout/` choose, which resolves `tight`."""
 
     block_size: int
     max_blocks_per_seq: int | Literal["tight"] | None = None

@@ -1,6 +1,6 @@
 """How refusals read: turns what the file format's validation finds into problems in the project's words.
 
-Each has the field as a user writes it, its place, what stands there, what is needed, and the nearest known key or value.
+Each has the field as a user writes it, its place, what stands there, what is needed, and the nearest known key.
 """
 
 from __future__ import annotations
@@ -60,6 +60,16 @@ _TYPE_WORDS = {
     "dict_type": "a mapping",
     "model_type": "a mapping",
     "finite_number": "a finite number",
+}
+# Words for a bound, and the name that the validation gives its value.
+_BOUND_WORDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "too_short": ("at least", "min_length"),
+    "string_too_short": ("at least", "min_length"),
+    "too_long": ("at most", "max_length"),
+    "string_too_long": ("at most", "max_length"),
 }
 
 
@@ -176,20 +186,11 @@ class _Item:
         declared = next((m.words for m in self.info.metadata if isinstance(m, Needs)), None) if self.info else None
         if declared and (self.union == self.path or self.kind == "string_pattern_mismatch"):
             return declared
-        context = self.context
-        match self.kind:
-            case "literal_error":
-                return "one of " + ", ".join(self._choices())
-            case "greater_than_equal":
-                return f"at least {context['ge']:,}"
-            case "greater_than":
-                return f"more than {context['gt']:,g}"
-            case "less_than_equal":
-                return f"at most {context['le']:,}"
-            case "too_short" | "string_too_short":
-                return f"at least {context['min_length']:,}"
-            case "too_long" | "string_too_long":
-                return f"at most {context['max_length']:,}"
+        if self.kind == "literal_error":
+            return "one of " + ", ".join(self._choices())
+        if self.kind in _BOUND_WORDS:
+            words, name = _BOUND_WORDS[self.kind]
+            return f"{words} {self.context[name]:,}"
         return _TYPE_WORDS.get(self.kind, declared or "another value")
 
     def _hint(self) -> str | None:

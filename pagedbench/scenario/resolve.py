@@ -62,7 +62,12 @@ def _inputs(section: InputsSection) -> Inputs:
         return Distribution(one.distribution, float(one.scale), float(one.offset))
 
     return Inputs(
-        section.seed, resolved(section.q), resolved(section.k), resolved(section.v), section.identical_rows, section.poison
+        section.seed,
+        resolved(section.q),
+        resolved(section.k),
+        resolved(section.v),
+        section.identical_rows,
+        section.poison,
     )
 
 

@@ -101,22 +101,24 @@ def _heads(section: AttentionSection, facts: ModelFacts, refusals: Refusals) -> 
 
 
 def _window_size(section: AttentionSection, facts: ModelFacts, refusals: Refusals) -> tuple[int, int] | None:
-    """(left, right) with one value for one meaning: causal leaves nothing to the right, so right is 0 with a left limit
-    and unlimited without."""
-    if section.window is not None and section.window_size is not None:
+    """(left, right), with one value for one meaning; None where the two forms meet or a form does not fit."""
+    if section.window_size is None:
+        return _from_window(section, facts, refusals)
+    if section.window is not None:
         refusals.add("attention.window_size", "window_size beside window", "one of the two forms")
         return None
-    if section.window_size is not None:
-        left, right = section.window_size
-        if section.causal and right > 0:
-            refusals.add(
-                "attention.window_size", f"[{left}, {right}] with causal: true", "0 or −1 on the right",
-                "causal rows never look right; window_size may with causal: false",
-            )
-            return None
-        if section.causal:
-            return (left, 0) if left != UNLIMITED else (UNLIMITED, UNLIMITED)
+    left, right = section.window_size
+    if not section.causal:
         return left, right
+    if right > 0:
+        found, hint = f"[{left}, {right}] with causal: true", "causal rows never look right; causal: false may"
+        refusals.add("attention.window_size", found, "0 or −1 on the right", hint)
+        return None
+    # Causality leaves nothing to the right, so only a limit on the left is a window.
+    return (UNLIMITED, UNLIMITED) if left == UNLIMITED else (left, 0)
+
+
+def _from_window(section: AttentionSection, facts: ModelFacts, refusals: Refusals) -> tuple[int, int] | None:
     window = _given(section, "window", None if "window_size" in section.model_fields_set else facts.window)
     if window is None:
         return UNLIMITED, UNLIMITED

@@ -15,10 +15,7 @@ MAX_KEYS = 2**27
 
 def resolve_batch(section: BatchSection, refusals: Refusals) -> Batch | None:
     """The lengths, padding rows appended; None where they are refused."""
-    if section.spec is not None:
-        lengths = _from_spec(section, refusals)
-    else:
-        lengths = _from_lists(section, refusals)
+    lengths = _from_lists(section, refusals) if section.spec is None else _from_spec(section, refusals)
     if lengths is None:
         return None
     query_lens, cached_lens = lengths

@@ -57,7 +57,9 @@ def _layout(section: CacheSection, attention: Attention, refusals: Refusals) -> 
     if "form" in given.model_fields_set:
         refusals.add("cache.layout.form", "form beside strides", "one of the two forms")
     k_stride = _strides("k_stride", given.k_stride, given, section.block_size, attention, attention.head_dim, refusals)
-    v_stride = _strides("v_stride", given.v_stride, given, section.block_size, attention, attention.head_dim_v, refusals)
+    v_stride = _strides(
+        "v_stride", given.v_stride, given, section.block_size, attention, attention.head_dim_v, refusals
+    )
     return PoolLayout(order=given.order, form="strided", k_stride=k_stride, v_stride=v_stride)
 
 

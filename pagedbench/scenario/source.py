@@ -101,9 +101,7 @@ def parse(text: str, file: str) -> list[SourceDocument]:
     return documents
 
 
-def _whole_file(
-    file: str, found: str, needed: str, hint: str | None = None, place: Position = (1, 1)
-) -> ScenarioError:
+def _whole_file(file: str, found: str, needed: str, hint: str | None = None, place: Position = (1, 1)) -> ScenarioError:
     return ScenarioError([Problem("file", found, needed, hint, f"{file}:{place[0]}:{place[1]}")])
 
 
@@ -149,9 +147,7 @@ class _Composer:
     def _node(self, event: Any, path: str, depth: int) -> _Node:
         place = (event.start_mark.line + 1, event.start_mark.column + 1)
         if depth > MAX_DEPTH:
-            raise _whole_file(
-                self._file, f"more than {MAX_DEPTH} levels of nesting", "a flat scenario", place=place
-            )
+            raise _whole_file(self._file, f"more than {MAX_DEPTH} levels of nesting", "a flat scenario", place=place)
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event.anchor, path, place)
         self._count(1, place)
@@ -169,8 +165,8 @@ class _Composer:
         node.complete = True
         return node
 
-    def _alias(self, anchor: str, path: str, place: Position) -> _Node:
-        target = self._anchors.get(anchor)
+    def _alias(self, anchor: str | None, path: str, place: Position) -> _Node:
+        target = self._anchors.get(anchor or "")
         if target is None:
             self._refuse(path, place, f"the alias *{anchor}", f"an anchor &{anchor} earlier in the document")
             return _Node(place, None)
