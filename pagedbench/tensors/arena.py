@@ -104,7 +104,7 @@ class Arena:
             differs = self.memory[start:stop] != other.memory[start:stop]
             count = int(differs.sum())
             if count:
-                found.append((place, int(differs.int().argmax()) * _UNIT, count))
+                found.append((place, int(differs.to(torch.uint8).argmax()) * _UNIT, count))
         return found
 
     def _places(self) -> list[tuple[str, int, int]]:

@@ -49,17 +49,18 @@ class Prepared:
         """All memory of the call."""
         return self.pool.arena
 
-    def expected(self) -> Prepared:
+    def expected(self, start: torch.Tensor | None = None) -> Prepared:
         """The same call made again, with the new tokens of live sequences written: its memory as it must be after.
 
-        The output's memory still holds its fill, and slots of a trash block what they held before.
+        The output's memory still holds its fill, and slots of a trash block what they held before. `start` is the
+        arena's memory before the call, where it is not what `prepare` makes.
         """
-        path = self.call.spec.path
-        after = prepare(self.scenario, self.layout, self.inputs, path, self.call.q.device, fill=self.fill)
+        path, device = self.call.spec.path, self.call.q.device
+        after = prepare(self.scenario, self.layout, self.inputs, path, device, fill=self.fill)
+        if start is not None:
+            after.arena.memory.copy_(start)
         if after.call.k_new is not None and after.call.v_new is not None:
-            live = torch.from_numpy(np.flatnonzero(~self.layout.dead[self.layout.row_sequence()])).to(
-                self.call.q.device
-            )
+            live = torch.from_numpy(np.flatnonzero(~self.layout.dead[self.layout.row_sequence()])).to(device)
             slots = after.call.write_slots[live]
             put_slots(after.pool.k, slots, after.call.k_new[live])
             put_slots(after.pool.v, slots, after.call.v_new[live])
