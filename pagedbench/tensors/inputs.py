@@ -39,14 +39,24 @@ def random_inputs(scenario: Scenario, layout: BatchLayout, device: torch.device 
     """The scenario's inputs; they depend on its seed, distributions, shapes and dtypes alone."""
     spec, how = scenario.attention, scenario.inputs
     kv_dtype = torch_dtype(spec.kv_dtype)
-    q = draw("q", how.q, (layout.total_q, spec.num_heads, spec.head_dim), torch_dtype(spec.q_dtype), how.seed, device)
+    q = random_queries(scenario, layout, device)
     k_shape = (layout.total_k, spec.num_kv_heads, spec.head_dim)
     k = draw("k", how.k, k_shape, kv_dtype, how.seed, device, spec.k_scale)
     v_shape = (layout.total_k, spec.num_kv_heads, spec.head_dim_v)
     v = draw("v", how.v, v_shape, kv_dtype, how.seed, device, spec.v_scale)
+    return unify_shared(LogicalInputs(q, k, v), layout)
+
+
+def random_queries(
+    scenario: Scenario, layout: BatchLayout, device: torch.device | str, seed: int | None = None
+) -> torch.Tensor:
+    """The scenario's queries alone, for another seed than its own if given."""
+    spec, how = scenario.attention, scenario.inputs
+    shape = (layout.total_q, spec.num_heads, spec.head_dim)
+    q = draw("q", how.q, shape, torch_dtype(spec.q_dtype), how.seed if seed is None else seed, device)
     if how.identical_rows and layout.total_q > 1:
         bits(q)[1:] = bits(q)[:1].clone()
-    return unify_shared(LogicalInputs(q, k, v), layout)
+    return q
 
 
 def draw(

@@ -1,0 +1,105 @@
+"""Output and LSE that nobody wrote: memory holds NaN before one call and a finite pattern before another.
+
+What is NaN after the first and not after the second follows the memory: it was not written. A kernel that computes NaN
+gives it both times, and is not accused here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from pagedbench.backends.base import Output
+from pagedbench.checks.base import CheckContext, CheckResult, Finding
+from pagedbench.checks.memory_patterns import FINITE_PATTERN, prime_allocator, uninitialised_is_nan
+from pagedbench.checks.rows import place_of
+from pagedbench.layout.batch import BatchLayout
+from pagedbench.tensors.arena import GUARD_PATTERN
+from pagedbench.tensors.fill import Fill
+from pagedbench.words import Verdict
+
+MOST_FINDINGS = 8
+
+
+class Unwritten:
+    """Every row of the output, and of the LSE, is written."""
+
+    name = "unwritten"
+    about = "Output memory holds one bit pattern, then another, before the call: a row that keeps it was not written."
+
+    def not_applicable(self, context: CheckContext) -> str | None:
+        """Needs an output."""
+        return None if context.layout.total_q else "there are no query tokens"
+
+    def run(self, context: CheckContext) -> CheckResult:
+        """Two calls on differently filled memory; a third confirms before anything is said."""
+        unwritten, how = _unwritten(context)
+        if bool(unwritten.any()):
+            unwritten &= _unwritten(context)[0]
+        if not bool(unwritten.any()):
+            return CheckResult(self.name, Verdict.PASS, f"every row written ({how})")
+        findings = tuple(_findings(context.layout, unwritten.cpu().numpy()))
+        return CheckResult(self.name, Verdict.NOT_WRITTEN, findings[0].message, findings[:MOST_FINDINGS])
+
+
+def _unwritten(context: CheckContext) -> tuple[torch.Tensor, str]:
+    """`(total_q, num_heads)` bool: rows (or their LSE) that follow the memory; and how the memory was controlled."""
+    fill = Fill.poison(context.scenario.inputs.poison)
+    with uninitialised_is_nan():
+        first = _copied(context.execute(fill=dataclasses.replace(fill, out=GUARD_PATTERN)).output)
+    prepared = context.prepare(fill=dataclasses.replace(fill, out=FINITE_PATTERN))
+    primed = prime_allocator(*(t for t in (first.out, first.lse) if t is not None))
+    second = context.execute(prepared).output
+    rows = (first.out.isnan() & ~second.out.isnan()).any(-1)
+    if first.lse is not None and second.lse is not None:
+        rows |= first.lse.isnan() & ~second.lse.isnan()
+    return _must_be_written(context, rows), _control(second, prepared.call.out, primed)
+
+
+def _copied(output: Output) -> Output:
+    return Output(output.out.clone(), None if output.lse is None else output.lse.clone())
+
+
+def _control(output: Output, given: torch.Tensor | None, primed: frozenset[int]) -> str:
+    if given is not None and output.out.data_ptr() == given.data_ptr():
+        return "in memory that the tool gave"
+    if output.out.data_ptr() in primed:
+        return "in memory of its own, primed by the tool"
+    return "in memory of its own, NaN before the call"
+
+
+def _must_be_written(context: CheckContext, rows: torch.Tensor) -> torch.Tensor:
+    """Leave out padding rows, and rows that see no key where the backend is declared not to touch them."""
+    layout = context.layout
+    required = ~layout.dead[layout.row_sequence()]
+    if context.backend.traits_for(context.path).empty_rows == "untouched":
+        required &= layout.visible_to > layout.visible_from
+    if required.all():
+        return rows
+    return rows & torch.from_numpy(required).to(rows.device)[:, None]
+
+
+def _findings(layout: BatchLayout, unwritten: np.ndarray) -> Iterator[Finding]:
+    """One a sequence."""
+    for sequence in range(layout.batch):
+        start, stop = (int(layout.cu_seqlens_q[sequence + i]) for i in (0, 1))
+        rows, heads = np.nonzero(unwritten[start:stop])
+        if len(rows) == 0:
+            continue
+        place = place_of(layout, start + int(rows[0]))
+        every = len(rows) == (stop - start) * unwritten.shape[1]
+        what = (
+            "no row was written" if every else f"{len(rows)} of {(stop - start) * unwritten.shape[1]} rows not written"
+        )
+        yield Finding(
+            f"sequence {sequence}: {what}, first query token {rows[0]}, head {heads[0]}",
+            sequence,
+            int(rows[0]),
+            int(heads[0]),
+            place.key if place.key >= 0 else None,
+            place.logical_block,
+            place.physical_block,
+        )
