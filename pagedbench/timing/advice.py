@@ -9,11 +9,14 @@ from pagedbench.timing.options import TimingOptions
 from pagedbench.timing.stats import correlation_time, outlier_share
 
 MANY_OUTLIERS = 0.05
+MANY_DROPPED = 0.25
 
 
 def warnings_for(timed: Timed, options: TimingOptions) -> list[str]:
-    """What a reader of this quantity should know, each with a hint."""
-    said = []
+    """What a reader of this quantity should know, each with a hint. `total` is one latency among many: no advice."""
+    said: list[str] = []
+    if timed.name == "total":
+        return said
     if timed.stop != "precise enough" and timed.half_width > options.precision:
         said.append(
             f"{timed.name}: the median is only known to ±{timed.half_width:.1%} ({timed.stop} after "
@@ -31,7 +34,12 @@ def warnings_for(timed: Timed, options: TimingOptions) -> list[str]:
 
 
 def _dropped(name: str, dropped: Mapping[str, int], kept: int) -> list[str]:
-    return [f"{name}: {count} of {count + kept} samples dropped: {reason}" for reason, count in dropped.items()]
+    """Samples that were dropped, where they are many enough to wonder about."""
+    return [
+        f"{name}: {count} of {count + kept} samples dropped: {reason}"
+        for reason, count in dropped.items()
+        if count > MANY_DROPPED * (count + kept)
+    ]
 
 
 def launch_bound(kernel: Timed | None, call: Timed | None) -> bool:

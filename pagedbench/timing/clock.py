@@ -59,12 +59,16 @@ class Clock(Protocol):
 
     device: str
     asynchronous: bool
+    l2_bytes: int
     cache_states: tuple[CacheState, ...]
     methods: dict[str, str]
     notes: list[str]
 
     def now(self) -> int:
         """Host time."""
+
+    def rest(self, ns: float) -> None:
+        """Do nothing for so long."""
 
     def synchronize(self) -> None:
         """Wait until the device has nothing left to do."""
@@ -93,6 +97,7 @@ class CpuClock:
 
     device = "cpu"
     asynchronous = False
+    l2_bytes = 0
     cache_states: tuple[CacheState, ...] = ("warm",)
 
     def __init__(self) -> None:
@@ -107,6 +112,10 @@ class CpuClock:
     def now(self) -> int:
         """Host time."""
         return time.perf_counter_ns()
+
+    def rest(self, ns: float) -> None:
+        """Do nothing for so long."""
+        time.sleep(ns / 1e9)
 
     def synchronize(self) -> None:
         """Nothing is ever queued."""

@@ -52,6 +52,10 @@ class CudaClock:
         """Host time."""
         return time.perf_counter_ns()
 
+    def rest(self, ns: float) -> None:
+        """Do nothing for so long."""
+        time.sleep(ns / 1e9)
+
     def synchronize(self) -> None:
         """Wait for the device."""
         torch.cuda.synchronize(self.device)
@@ -105,7 +109,7 @@ class CudaClock:
 
     def _profiled(self, jobs: Sequence[Job], cache: CacheState) -> list[CallTime]:
         self.synchronize()
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=False) as profiler:
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
             with self._queued(len(jobs)):
                 for index, job in enumerate(jobs):
                     if cache == "cold":

@@ -58,9 +58,10 @@ class FakeClock:
     `profiler` and `graphs` False make it unable, as some machines are."""
 
     asynchronous = True
+    l2_bytes = 1_000_000
     cache_states: tuple[CacheState, ...] = ("cold", "warm")
 
-    def __init__(self, device: FakeDevice, *, hold_ns: float = 1e9, profiler: bool = True, graphs: bool = True) -> None:
+    def __init__(self, device: FakeDevice, *, hold_ns: float = 1e7, profiler: bool = True, graphs: bool = True) -> None:
         self.device = "fake"
         self.methods = dict.fromkeys(("kernel", "graph", "call", "plan", "total"), "simulated")
         self.notes: list[str] = []
@@ -72,6 +73,10 @@ class FakeClock:
     def now(self) -> int:
         """Host time."""
         return int(self._sim.host)
+
+    def rest(self, ns: float) -> None:
+        """Do nothing for so long."""
+        self._sim.host += ns
 
     def synchronize(self) -> None:
         """The host waits for the device."""

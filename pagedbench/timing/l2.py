@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 
 from pagedbench.errors import UsageError
+from pagedbench.timing.clock import Job
 
 FLUSH_FACTOR = 4
 """The flush reads this many times the L2: caches of this size are not strictly least-recently-used."""
@@ -26,15 +30,23 @@ class ReadFlush:
         torch.sum(self._buffer, dim=0, out=self._sum)
 
 
-def check_rotation(copies: int, bytes_per_copy: int, l2_bytes: int) -> None:
-    """Refuse a rotation of inputs that the L2 can hold: its calls would find their inputs warm.
+@dataclass(frozen=True)
+class Rotation:
+    """The same call on several copies of its inputs, taken in turn: cold without a flush, in a graph too."""
 
-    A copy comes round again after the others were used, so it is those that must exceed the L2.
-    """
-    others = (copies - 1) * bytes_per_copy
-    if others <= l2_bytes:
-        needed = l2_bytes // max(bytes_per_copy, 1) + 2
-        raise UsageError(
-            f"rotating {copies} copies of {bytes_per_copy:,} bytes keeps them in an L2 of {l2_bytes:,} bytes",
-            hint=f"rotate at least {needed} copies, or flush the cache",
-        )
+    copies: Sequence[Job]
+    bytes_per_copy: int
+
+    def check(self, l2_bytes: int) -> None:
+        """Refuse a rotation that the L2 can hold: its calls would find their inputs warm.
+
+        A copy comes round again after the others were used, so it is those that must exceed the L2.
+        """
+        others = (len(self.copies) - 1) * self.bytes_per_copy
+        if others <= l2_bytes:
+            needed = l2_bytes // max(self.bytes_per_copy, 1) + 2
+            raise UsageError(
+                f"rotating {len(self.copies)} copies of {self.bytes_per_copy:,} bytes keeps them in an L2 of "
+                f"{l2_bytes:,} bytes",
+                hint=f"rotate at least {needed} copies, or flush the cache",
+            )

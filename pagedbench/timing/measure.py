@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import cycle, islice
 from typing import TypeVar
 
 import numpy as np
@@ -16,8 +17,9 @@ import numpy as np
 from pagedbench.timing import roofline
 from pagedbench.timing.advice import launch_bound, warnings_for
 from pagedbench.timing.clock import CallTime, CannotMeasure, Clock, Job, make_clock, run_job
+from pagedbench.timing.l2 import Rotation
 from pagedbench.timing.measurement import Measurement, RooflineRecord, StageTime, Timed, summarise
-from pagedbench.timing.options import CacheState, TimingOptions
+from pagedbench.timing.options import CacheState, Quantity, TimingOptions
 from pagedbench.timing.roofline import Peaks, Work
 from pagedbench.timing.sampling import Collected, Limits, collect
 from pagedbench.timing.stats import median_interval
@@ -31,7 +33,8 @@ class Subject:
     """What is measured beside the call itself.
 
     `plan` is the host work before it; `work`, `peaks` and `dtype` place it under the roofline; `verify`, called on
-    the timed buffers after the last call, returns None or what is wrong with them.
+    the timed buffers after the last call, returns None or what is wrong with them. `rotation` keeps the inputs cold by
+    taking copies in turn, in place of flushing; it is refused when the L2 holds it.
     """
 
     plan: Callable[[], object] | None = None
@@ -39,6 +42,7 @@ class Subject:
     peaks: Peaks | None = None
     dtype: str = "bfloat16"
     verify: Callable[[], str | None] | None = None
+    rotation: Rotation | None = None
 
 
 def measure(
@@ -57,7 +61,10 @@ def measure(
     options, subject = options or TimingOptions(), subject or Subject()
     clock = clock or make_clock(device)
     governor = governor or (make_governor(device) if clock.device == device else NoGovernor())
-    session = _Session(clock, governor, options, stages)
+    session = _Session(clock, governor, options, stages, subject.rotation)
+    if subject.rotation is not None:
+        subject.rotation.check(clock.l2_bytes)
+        session.notes.append(f"cold by rotating {len(subject.rotation.copies)} copies of the inputs")
     with _host_care(clock) as care:
         session.warm_up()
         session.time_all(subject.plan)
@@ -94,6 +101,7 @@ class _Session:
     governor: Governor
     options: TimingOptions
     stages: Job
+    rotation: Rotation | None = None
     quantities: dict[str, Timed] = field(default_factory=dict)
     calls: list[CallTime] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -106,6 +114,16 @@ class _Session:
         states = self.clock.cache_states
         return self.options.cache if self.options.cache in states else states[0]
 
+    @property
+    def _flushed(self) -> CacheState:
+        """What the clock has to see to: a rotation needs no flush."""
+        return "warm" if self.rotation else self.cache
+
+    def _jobs(self, calls: int) -> list[Job]:
+        if self.rotation is None:
+            return [self.stages] * calls
+        return list(islice(cycle(self.rotation.copies), calls))
+
     def warm_up(self) -> None:
         self.expected_ns = warm_up([self.stages], self.clock, self.options.warmup_seconds)
 
@@ -113,7 +131,7 @@ class _Session:
         wanted = self.options.quantities
         if "kernel" in wanted:
             found = self._collect(
-                lambda n: self.clock.kernel_times([self.stages] * n, self.cache),
+                lambda n: self.clock.kernel_times(self._jobs(n), self._flushed),
                 lambda call: call.span,
                 queued=lambda call: call.launched,
             )
@@ -122,11 +140,11 @@ class _Session:
         if "graph" in wanted:
             self._graph()
         if "call" in wanted and not self._same_as_kernel("call"):
-            self._time("call", lambda n: self.clock.host_times([self.stages] * n, self.cache))
+            self._time("call", lambda n: self.clock.host_times(self._jobs(n), self._flushed))
         if plan is not None:
             self._time("plan", lambda n: _plan_times(plan, n, self.clock))
         if "total" in wanted and (plan is not None or not self._same_as_kernel("total")):
-            self._time("total", lambda n: self.clock.total_times([self.stages] * n, plan, self.cache))
+            self._time("total", lambda n: self.clock.total_times(self._jobs(n), plan, self._flushed))
 
     def _same_as_kernel(self, name: str) -> bool:
         """Where work is done when a call returns, its time is known already."""
@@ -140,12 +158,13 @@ class _Session:
         if not self.clock.asynchronous:
             return
         try:
-            self._time("graph", lambda n: self.clock.graph_times([self.stages] * n, self.cache))
+            self._time("graph", lambda n: self.clock.graph_times(self._jobs(n), self._flushed))
         except CannotMeasure as error:
             self.notes.append(f"graph not measured: {error.message}")
 
-    def _time(self, name: str, draw: Callable[[int], Sequence[float]]) -> None:
-        found = self._collect(draw, lambda x: x)
+    def _time(self, name: Quantity, draw: Callable[[int], Sequence[float]]) -> None:
+        on_device = name == "graph"
+        found = self._collect(draw, lambda x: x, governor=self.governor if on_device else NoGovernor())
         self._keep(name, found, list(found.draws))
 
     def _collect(
@@ -153,6 +172,7 @@ class _Session:
         draw: Callable[[int], Sequence[_T]],
         value: Callable[[_T], float],
         queued: Callable[[_T], bool] = lambda _: True,
+        governor: Governor | None = None,
     ) -> Collected[_T]:
         options = self.options
 
@@ -161,7 +181,7 @@ class _Session:
             return interval.half_width <= options.precision
 
         limits = Limits(options.min_samples, options.max_samples, options.max_seconds * 1e9, self.expected_ns)
-        return collect(draw, enough, limits, now=self.clock.now, governor=self.governor, queued=queued)
+        return collect(draw, enough, limits, host=self.clock, governor=governor or self.governor, queued=queued)
 
     def _keep(self, name: str, found: Collected[_T], samples: list[float]) -> None:
         self.quantities[name] = summarise(
@@ -172,7 +192,7 @@ class _Session:
             stop=found.stop,
             dropped=found.dropped,
         )
-        self.notes.extend(found.notes)
+        self.notes.extend(f"{name}: {note}" for note in found.notes)
         self.states.extend(found.states)
 
 

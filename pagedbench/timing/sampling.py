@@ -9,13 +9,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from pagedbench.timing.throttle import ChipState, Governor
 
 T = TypeVar("T")
 FIRST_BATCH = 16
 LARGEST_BATCH = 50
+LONGEST_REST_NS = 100e6
+PATIENCE = 0.4
+"""The share of the time limit after which samples that had to be dropped are better than none."""
+
+
+class HostTime(Protocol):
+    """The part of a clock that sampling needs."""
+
+    def now(self) -> int:
+        """Host time in ns."""
+
+    def rest(self, ns: float) -> None:
+        """Do nothing for so long."""
 
 
 @dataclass(frozen=True)
@@ -50,68 +63,84 @@ def collect(
     enough: Callable[[Sequence[T]], bool],
     limits: Limits,
     *,
-    now: Callable[[], int],
+    host: HostTime,
     governor: Governor,
     queued: Callable[[T], bool] = lambda _: True,
 ) -> Collected[T]:
     """Draw until `enough` of the kept draws, or a limit.
 
     `draw(n)` measures n calls. Batches grow so that a quick call is drawn often before it is judged again, and a slow
-    one keeps to the time limit. `queued` tells whether a draw was free of launch gaps.
+    one keeps to the time limit. A throttled chip is given a rest. `queued` tells whether a draw was free of gaps.
     """
-    kept: Collected[T] = Collected()
-    spare: list[T] = []
-    start, size = now(), limits.first_batch
-    while not kept.stop:
-        before, began = governor.state(), now()
+    sampler = _Sampler(enough, limits, host, governor, queued)
+    size = limits.first_batch
+    while not sampler.kept.stop:
+        size = sampler.take(draw, size)
+    return sampler.result()
+
+
+class _Sampler(Generic[T]):
+    """The state of one `collect`: what was kept, and in `_spare` what had to be dropped."""
+
+    def __init__(
+        self,
+        enough: Callable[[Sequence[T]], bool],
+        limits: Limits,
+        host: HostTime,
+        governor: Governor,
+        queued: Callable[[T], bool],
+    ) -> None:
+        self.kept: Collected[T] = Collected()
+        self._spare: list[T] = []
+        self._enough, self._limits, self._host, self._governor, self._queued = enough, limits, host, governor, queued
+        self._start = host.now()
+
+    def take(self, draw: Callable[[int], Sequence[T]], size: int) -> int:
+        """Measure a batch, sort it, and say how large the next one should be."""
+        before, began = self._governor.state(), self._host.now()
         batch = draw(size)
-        after, spent = governor.state(), now() - began
-        _sort(batch, (before, after), queued, kept, spare)
-        kept.stop = _why_stop(kept, enough, limits, now() - start, len(kept.draws) + len(spare))
-        size = _next_size(size, spent, limits, now() - start, len(kept.draws))
-    if not kept.draws and spare:
-        kept.draws = spare
-        reasons = " and ".join(kept.dropped)
-        kept.notes.append(f"every sample was {reasons}; they are shown for want of better ones")
-        kept.dropped.clear()
-    return kept
+        spent = self._host.now() - began
+        known = [state for state in (before, self._governor.state()) if state is not None]
+        self.kept.states.extend(known[-1:])
+        reasons = sorted({reason for state in known for reason in state.reasons})
+        self._sort(batch, reasons)
+        self.kept.stop = self._why_stop()
+        if reasons and not self.kept.stop:
+            self._host.rest(min(2 * spent, LONGEST_REST_NS))
+            return min(size, FIRST_BATCH)
+        return self._next_size(size, spent)
 
+    def result(self) -> Collected[T]:
+        """What was collected; the dropped draws where nothing else is left."""
+        if not self.kept.draws:
+            self.kept.draws = self._spare
+            self.kept.notes.append(f"every sample was {' or '.join(self.kept.dropped)}; shown for want of better ones")
+        return self.kept
 
-def _sort(
-    batch: Sequence[T],
-    states: tuple[ChipState | None, ChipState | None],
-    queued: Callable[[T], bool],
-    kept: Collected[T],
-    spare: list[T],
-) -> None:
-    known = [state for state in states if state is not None]
-    kept.states.extend(known[-1:])
-    reasons = {reason for state in known for reason in state.reasons}
-    for item in batch:
-        if reasons:
-            kept.dropped[f"throttled ({', '.join(sorted(reasons))})"] += 1
-            spare.append(item)
-        elif not queued(item):
-            kept.dropped["interrupted by launch gaps"] += 1
-            spare.append(item)
-        else:
-            kept.draws.append(item)
+    def _sort(self, batch: Sequence[T], reasons: Sequence[str]) -> None:
+        for item in batch:
+            if reasons:
+                self.kept.dropped[f"throttled ({', '.join(reasons)})"] += 1
+                self._spare.append(item)
+            elif not self._queued(item):
+                self.kept.dropped["interrupted by launch gaps"] += 1
+                self._spare.append(item)
+            else:
+                self.kept.draws.append(item)
 
+    def _why_stop(self) -> str:
+        limits, spent = self._limits, self._host.now() - self._start
+        draws = self.kept.draws
+        if not draws and spent > PATIENCE * limits.most_ns:
+            draws = self._spare
+        if len(draws) >= limits.least and self._enough(draws):
+            return "precise enough"
+        if len(draws) >= limits.most or len(self._spare) >= 2 * limits.most:
+            return "sample limit"
+        return "time limit" if spent >= limits.most_ns else ""
 
-def _why_stop(
-    kept: Collected[T], enough: Callable[[Sequence[T]], bool], limits: Limits, spent: float, seen: int
-) -> str:
-    if len(kept.draws) >= limits.least and enough(kept.draws):
-        return "precise enough"
-    if len(kept.draws) >= limits.most or seen >= 2 * limits.most:
-        return "sample limit"
-    if spent >= limits.most_ns:
-        return "time limit"
-    return ""
-
-
-def _next_size(size: int, spent: float, limits: Limits, elapsed: float, have: int) -> int:
-    cost = max(spent / size, 1.0)
-    affordable = int((limits.most_ns - elapsed) / cost)
-    wanted = min(LARGEST_BATCH, 4 * size, max(limits.most - have, 1))
-    return max(1, min(wanted, affordable))
+    def _next_size(self, size: int, spent: float) -> int:
+        left = self._limits.most_ns - (self._host.now() - self._start)
+        affordable = int(left / max(spent / size, 1.0))
+        wanted = min(LARGEST_BATCH, 4 * size, max(self._limits.most - len(self.kept.draws), 1))
+        return max(1, min(wanted, affordable))

@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 Verdict = Literal["faster", "slower", "no difference shown"]
 Change = Literal["faster", "slower", "unchanged", "ambiguous"]
 MIN_PROCESSES = 3
+LEAST_PAIRS = 10
+"""Pairs below which no interval of high confidence exists: 10 cover a median with 99.8 % by their range."""
 
 
 @dataclass(frozen=True)
@@ -142,21 +144,20 @@ def compare_pairs(
 ) -> Comparison:
     """Compare times that were measured in pairs, side by side, in the order of measurement.
 
-    The ratio is the median of the pairs' ratios; its interval is a percentile bootstrap over blocks of
-    neighbouring pairs (as long as the correlation time asks), so that drift which both sides share cancels and what
-    they do not share widens the interval. `faster` needs the whole interval under 1 - margin, `slower` over 1 + margin.
+    The ratio is the median of the pairs' ratios, so that drift which both sides share cancels. Its interval is a
+    percentile bootstrap over blocks of neighbouring pairs, as long as the correlation time asks, widened to the
+    order-statistic interval where that is wider: with few independent blocks a bootstrap underrates its tails. `faster`
+    needs the whole interval under 1 - margin, `slower` over 1 + margin.
     """
     ratios = np.log(np.asarray(a, dtype=np.float64)) - np.log(np.asarray(b, dtype=np.float64))
     if ratios.size == 0:
         raise ValueError("a comparison needs at least one pair")
     draws = _block_bootstrap_medians(ratios, resamples, np.random.default_rng(seed))
     tail = (1 - confidence) / 2
-    low, high = (float(math.exp(x)) for x in np.quantile(draws, [tail, 1 - tail]))
-    if ratios.size < 10:  # too few pairs for a bootstrap to know its own tails
-        low, high = float(math.exp(ratios.min())), float(math.exp(ratios.max()))
-        decided: Verdict = "no difference shown"
-    else:
-        decided = _verdict(low, high, margin)
+    ranks = median_interval(ratios, confidence)
+    low = math.exp(min(float(np.quantile(draws, tail)), ranks.low))
+    high = math.exp(max(float(np.quantile(draws, 1 - tail)), ranks.high))
+    decided: Verdict = _verdict(low, high, margin) if ratios.size >= LEAST_PAIRS else "no difference shown"
     return Comparison(float(math.exp(np.median(ratios))), low, high, confidence, margin, int(ratios.size), decided)
 
 

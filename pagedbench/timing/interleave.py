@@ -1,0 +1,184 @@
+"""Measure several sides in one run, A B B A ..., and say which is faster.
+
+What drifts (clocks, temperature, neighbours) drifts for all sides alike, since their calls lie microseconds apart; the
+comparison works on the ratios within each round. Whether the sides compute the same is the caller's to see to first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from pagedbench.timing import roofline
+from pagedbench.timing.advice import launch_bound, warnings_for
+from pagedbench.timing.clock import CallTime, Clock, Job, make_clock
+from pagedbench.timing.measure import Subject, place, stage_times, warm_up
+from pagedbench.timing.measurement import Measurement, Timed, summarise
+from pagedbench.timing.options import CacheState, TimingOptions
+from pagedbench.timing.sampling import Collected, Limits, collect
+from pagedbench.timing.stats import Comparison, compare_pairs, median_interval
+from pagedbench.timing.throttle import Governor, NoGovernor, make_governor
+
+LEAST_ROUNDS = 60
+"""Rounds below which a bootstrap knows too little of its own tails."""
+Round = tuple[CallTime, ...]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the things compared: its name as shown, its call, what is known of it (`Subject.plan` is not timed)."""
+
+    name: str
+    stages: Job
+    subject: Subject = field(default_factory=Subject)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Side number `a` against side number `b`; `comparison` is about their kernel times."""
+
+    a: int
+    b: int
+    comparison: Comparison
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Interleaved:
+    """What `interleave` found: a measurement a side, and each pair of sides compared."""
+
+    sides: tuple[Measurement, ...]
+    pairs: tuple[Pair, ...]
+
+
+def interleave(
+    sides: Sequence[Side],
+    *,
+    device: str,
+    options: TimingOptions | None = None,
+    clock: Clock | None = None,
+    governor: Governor | None = None,
+) -> Interleaved:
+    """Time `sides` side by side on `device`: kernel time for all, and the host time of a call.
+
+    Sampling stops when the ratio of every pair is known to ±`precision` at `compare_confidence`, or at a limit. An
+    invalid side (wrong after timing, faster than the device) is measured, marked, and in no pair.
+    """
+    options = options or TimingOptions()
+    clock = clock or make_clock(device)
+    governor = governor or (make_governor(device) if clock.device == device else NoGovernor())
+    cache = options.cache if options.cache in clock.cache_states else clock.cache_states[0]
+    jobs = [side.stages for side in sides]
+    expected = warm_up(jobs, clock, options.warmup_seconds)
+    found = _rounds(jobs, expected, cache, options, clock, governor)
+    hosts = _host_times(jobs, cache, clock, found)
+    measurements = tuple(
+        _measurement(side, index, found, hosts[index], cache, options, clock) for index, side in enumerate(sides)
+    )
+    valid = [index for index, measurement in enumerate(measurements) if measurement.invalid is None]
+    return Interleaved(measurements, tuple(_pair(found.draws, a, b, options) for a, b in combinations(valid, 2)))
+
+
+def _rounds(
+    jobs: Sequence[Job], expected: float, cache: CacheState, options: TimingOptions, clock: Clock, governor: Governor
+) -> Collected[Round]:
+    count = len(jobs)
+
+    def draw(rounds: int) -> list[Round]:
+        # Every other round runs backwards: a side must not always follow the same neighbour.
+        order = [i if r % 2 == 0 else count - 1 - i for r in range(rounds) for i in range(count)]
+        times = clock.kernel_times([jobs[i] for i in order], cache)
+        grouped = [times[start : start + count] for start in range(0, len(times), count)]
+        return [tuple(g if r % 2 == 0 else g[::-1]) for r, g in enumerate(grouped)]
+
+    def enough(draws: Sequence[Round]) -> bool:
+        return all(_ratio_known(draws, a, b, options) for a, b in combinations(range(count), 2))
+
+    least = max(options.min_samples, LEAST_ROUNDS)
+    limits = Limits(least, max(options.max_samples, least), count * options.max_seconds * 1e9, expected)
+    return collect(
+        draw, enough, limits, host=clock, governor=governor, queued=lambda r: all(call.launched for call in r)
+    )
+
+
+def _ratio_known(draws: Sequence[Round], a: int, b: int, options: TimingOptions) -> bool:
+    ratios = [d[a].span / d[b].span for d in draws if d[b].span]
+    return not ratios or median_interval(ratios, options.compare_confidence).half_width <= options.precision
+
+
+def _host_times(jobs: Sequence[Job], cache: CacheState, clock: Clock, found: Collected[Round]) -> list[list[float]]:
+    """Host time of each side's calls, a few at a time in turn; the kernel's own where that is the same thing."""
+    if not clock.asynchronous:
+        return [[draw[index].span for draw in found.draws] for index in range(len(jobs))]
+    times: list[list[float]] = [[] for _ in jobs]
+    for _ in range(8):
+        for index, job in enumerate(jobs):
+            times[index].extend(clock.host_times([job] * 10, cache))
+    return times
+
+
+def _pair(draws: Sequence[Round], a: int, b: int, options: TimingOptions) -> Pair:
+    both = [(draw[a].span, draw[b].span) for draw in draws if draw[a].span > 0 and draw[b].span > 0]
+    if not both:  # neither side has device work: an empty batch
+        return Pair(a, b, Comparison(1.0, 0.0, math.inf, 0.0, options.margin, 0, "no difference shown"))
+    first, second = np.array(both).T
+    comparison = compare_pairs(
+        first, second, confidence=options.compare_confidence, margin=options.margin, seed=options.seed
+    )
+    return Pair(a, b, comparison)
+
+
+def _measurement(
+    side: Side,
+    index: int,
+    found: Collected[Round],
+    host: Sequence[float],
+    cache: CacheState,
+    options: TimingOptions,
+    clock: Clock,
+) -> Measurement:
+    calls = [draw[index] for draw in found.draws]
+    subject = side.subject
+
+    def timed(name: str, samples: Sequence[float], stop: str) -> Timed:
+        return summarise(
+            name,
+            tuple(samples),
+            confidence=options.confidence,
+            method=clock.methods[name],
+            stop=stop,
+            dropped=found.dropped if name == "kernel" else None,
+        )
+
+    kernel = timed("kernel", [call.span for call in calls], found.stop)
+    call = timed("call", host, "fixed number")
+    return Measurement(
+        device=clock.device,
+        cache=cache,
+        quantities={"kernel": kernel, "call": call},
+        stages=stage_times(calls),
+        busy=float(np.median([c.busy for c in calls])),
+        kernels=calls[-1].kernels,
+        launch_bound=clock.asynchronous and launch_bound(kernel, call),
+        invalid=_invalid(subject, cache, kernel),
+        warnings=tuple(warnings_for(kernel, options)),
+        notes=(*clock.notes, *found.notes),
+        roofline=place(subject.work, subject.peaks, subject.dtype, kernel.median),
+    )
+
+
+def _invalid(subject: Subject, cache: CacheState, kernel: Timed) -> str | None:
+    wrong = subject.verify() if subject.verify else None
+    if wrong:
+        return f"wrong after timing: {wrong}"
+    if cache == "cold" and subject.work and subject.peaks:
+        return roofline.impossible(subject.work, kernel.median, subject.peaks)
+    return None
