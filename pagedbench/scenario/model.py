@@ -74,7 +74,7 @@ class PoolLayout:
 
 @dataclass(frozen=True)
 class Cache:
-    """The paged cache. `None` for `num_blocks` or `max_blocks_per_seq` lets `layout/` choose, which resolves `tight`."""
+    """The paged cache. `None` for `num_blocks` or `max_blocks_per_seq` lets `layout/` choose; it resolves `tight`."""
 
     block_size: int
     max_blocks_per_seq: int | Literal["tight"] | None = None

@@ -50,6 +50,7 @@ _OTHER_NAMES = {
     "fp8_e4m3": "float8_e4m3fn",
 }
 _TRUTH_WORDS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+_LONGEST_WORD = 100
 _NUMBER_WITH_MARKS = re.compile(r"[-+]?[0-9][0-9_,]*")
 _TYPE_WORDS = {
     "int_type": "a whole number",
@@ -93,7 +94,8 @@ class Refusals:
 
     def add_validation(self, error: ValidationError, data: object) -> None:
         """Note everything that validation of `data` against the file format found."""
-        for item in _one_branch(_Item.of(raw, data) for raw in error.errors(include_url=False)):
+        raw_errors = error.errors(include_url=False, include_input=False)[: 4 * MAX_PROBLEMS]
+        for item in _one_branch(_Item.of(raw, data) for raw in raw_errors):
             found, needed, hint = item.words()
             at_key = item.kind == "extra_forbidden"
             self.add(item.path, found, needed, hint, at_key=at_key)
@@ -120,6 +122,8 @@ def describe(value: object) -> str:
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """«did you mean …?» for the known word that is nearest, or None."""
     names = list(known)
+    if len(word) > _LONGEST_WORD:
+        return None
     other = _OTHER_NAMES.get(word)
     match = [other] if other in names else get_close_matches(word, names, n=1, cutoff=0.6)
     return f"did you mean {match[0]}?" if match else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pagedbench.scenario.document import BatchSection
 from pagedbench.scenario.grammar import GrammarError, Group, parse_spec, sequences
 from pagedbench.scenario.model import Batch
-from pagedbench.scenario.refusals import Refusals, describe
+from pagedbench.scenario.refusals import Refusals
 
 # Above these the index arrays alone take gigabytes, and no card holds the keys.
 MAX_SEQUENCES = 2**20
@@ -83,6 +83,6 @@ def _cached(group: Group, append: bool) -> int:
 def _too_many(total_q: int, total_k: int, refusals: Refusals) -> bool:
     for what, total, most in (("query tokens", total_q, MAX_QUERY_TOKENS), ("keys", total_k, MAX_KEYS)):
         if total > most:
-            refusals.add("batch", f"{describe(total)} {what} in all", f"at most {most:,}")
+            refusals.add("batch", f"{total:,} {what} in all", f"at most {most:,}")
             return True
     return False

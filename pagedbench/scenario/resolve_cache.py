@@ -7,8 +7,11 @@ from pagedbench.scenario.model import Attention, Batch, Cache, PoolLayout
 from pagedbench.scenario.refusals import Refusals
 
 # Integers that pagedbench itself would have to hold, whatever the pool's memory.
+MAX_BLOCKS = 2**22
 MAX_SLOTS = 2**30
 MAX_TABLE_ENTRIES = 2**26
+# The ids that `high-ids` uses are a little above it.
+HIGH_IDS = 2**17
 
 
 def resolve_cache(section: CacheSection, batch: Batch, attention: Attention, refusals: Refusals) -> Cache | None:
@@ -33,6 +36,14 @@ def resolve_cache(section: CacheSection, batch: Batch, attention: Attention, ref
 
 
 def _check_sizes(section: CacheSection, batch: Batch, refusals: Refusals) -> None:
+    totals = (c + (q if batch.append else 0) for q, c in zip(batch.query_lens, batch.cached_lens, strict=True))
+    blocks = sum(-(-total // section.block_size) for total in totals)
+    if blocks > MAX_BLOCKS:
+        found = f"{section.block_size}, which makes {blocks:,} blocks of this batch"
+        refusals.add("cache.block_size", found, f"at most {MAX_BLOCKS:,} blocks")
+    if section.placement == "high-ids" and section.block_size * HIGH_IDS > MAX_SLOTS:
+        found = f"high-ids with blocks of {section.block_size:,} slots"
+        refusals.add("cache.placement", found, f"blocks of at most {MAX_SLOTS // HIGH_IDS:,} slots")
     slots = (section.num_blocks or 0) * section.block_size
     if slots > MAX_SLOTS:
         found = f"{section.num_blocks:,} blocks of {section.block_size:,} slots"

@@ -19,7 +19,8 @@ import yaml
 from pagedbench.errors import Problem, ScenarioError
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
-MAX_NODES = 200_000
+MAX_NODES = 100_000
+MAX_DOCUMENTS = 1000
 MAX_DEPTH = 32
 MAX_DIGITS = 18
 MAX_PROBLEMS = 50
@@ -135,14 +136,17 @@ class _Composer:
         self._problems: list[Problem] = []
 
     def documents(self) -> Iterator[SourceDocument]:
-        for event in self._events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                self._anchors, self._problems = {}, []
-                root = self._node(next(self._events), "", 0)
-                walk = _Walk()
-                data = None if self._problems else _plain(root, "", walk)
-                walk.positions[""] = root.place
-                yield SourceDocument(data, walk.positions, walk.keys, tuple(self._problems[:MAX_PROBLEMS]))
+        starts = (event for event in self._events if isinstance(event, yaml.DocumentStartEvent))
+        for count, start in enumerate(starts, start=1):
+            if count > MAX_DOCUMENTS:
+                place = (start.start_mark.line + 1, start.start_mark.column + 1)
+                raise _whole_file(self._file, f"more than {MAX_DOCUMENTS:,} documents", "several files", place=place)
+            self._anchors, self._problems = {}, []
+            root = self._node(next(self._events), "", 0)
+            walk = _Walk()
+            data = None if self._problems else _plain(root, "", walk)
+            walk.positions[""] = root.place
+            yield SourceDocument(data, walk.positions, walk.keys, tuple(self._problems[:MAX_PROBLEMS]))
 
     def _node(self, event: Any, path: str, depth: int) -> _Node:
         place = (event.start_mark.line + 1, event.start_mark.column + 1)
