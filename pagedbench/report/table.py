@@ -6,21 +6,22 @@ bracket in a scenario's name is never taken for markup.
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich import box
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pagedbench.results.record import CellRecord, FindingDict
+from pagedbench.results.record import CellRecord, CheckDict, FindingDict
 from pagedbench.words import Verdict
 
 MAX_COLUMNS = 100
 _FINDINGS_SHOWN = 3
 _CELLS_NAMED = 3
+_HANG = "    "
 
 
 def style_of(verdict: Verdict) -> str:
@@ -123,15 +124,24 @@ def failure_lines(record: CellRecord) -> Iterator[str]:
     if not record.failed_checks and record.message:
         yield record.message
     for check in record.failed_checks:
-        yield f"{check['check']}: {check['message']}"
-        yield from (f"  {finding_line(f)}" for f in check["findings"][:_FINDINGS_SHOWN])
-        if len(check["findings"]) > _FINDINGS_SHOWN:
-            yield f"  … and {len(check['findings']) - _FINDINGS_SHOWN} more (in the record)"
+        yield from _check_lines(check)
     if record.failed_checks and record.message not in [c["message"] for c in record.failed_checks]:
         yield record.message
     yield from (f"diagnosis: {d['sentence']}" for d in record.diagnosis[:2])
     if record.stderr and record.verdict in (Verdict.CRASHED, Verdict.TIMED_OUT):
         yield f"stderr: {record.stderr.splitlines()[0]}"
+
+
+def _check_lines(check: CheckDict) -> Iterator[str]:
+    """A check's message, then its worst findings; a message that only repeats the worst finding gives way to it."""
+    findings = [finding_line(f) for f in check["findings"][:_FINDINGS_SHOWN]]
+    if findings and findings[0].startswith(check["message"]):
+        yield f"{check['check']}: {findings.pop(0)}"
+    else:
+        yield f"{check['check']}: {check['message']}"
+    yield from (f"  {line}" for line in findings)
+    if len(check["findings"]) > _FINDINGS_SHOWN:
+        yield f"  … and {len(check['findings']) - _FINDINGS_SHOWN} more (in the record)"
 
 
 _PLACES = ("sequence", "query_token", "head", "key", "logical_block", "physical_block")
@@ -140,13 +150,14 @@ _PLACES = ("sequence", "query_token", "head", "key", "logical_block", "physical_
 def finding_line(finding: FindingDict) -> str:
     """A finding's sentence, with the coordinates that the sentence does not name itself."""
     message = finding.get("message", "")
-    places = [f"{name.replace('_', ' ')} {finding[name]}" for name in _PLACES if finding.get(name) is not None]  # type: ignore[literal-required]
-    missing = [place for place in places if place not in message]
+    words = {name: name.replace("_", " ") for name in _PLACES if finding.get(name) is not None}
+    missing = [f"{word} {finding[name]}" for name, word in words.items() if word not in message]  # type: ignore[literal-required]
     return f"{message} ({', '.join(missing)})" if missing else message
 
 
-def _indented(line: str) -> RenderableType:
-    return Padding(Text(line), (0, 0, 0, 2))
+def _indented(line: str) -> Text:
+    """Wrapped here and not by a `Padding`, which would fill every line of a log with blanks."""
+    return Text(textwrap.fill(line, MAX_COLUMNS - 2, initial_indent="  ", subsequent_indent=_HANG))
 
 
 def _skips(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
@@ -201,7 +212,7 @@ def summary(records: Sequence[CellRecord]) -> Text:
     counts = Counter(r.verdict for r in records)
     told = ", ".join(f"{counts[v]} {v.value}" for v in Verdict if counts[v])
     result = f"{_count(len(records), 'cell')}: {told or 'nothing was run'}"
-    return Text.assemble("\n", (result, "bold"), _circumstances(records))
+    return Text.assemble("\n", (result, "bold"), ("\n" + _circumstances(records), "dim"))
 
 
 def _circumstances(records: Sequence[CellRecord]) -> str:
@@ -210,7 +221,7 @@ def _circumstances(records: Sequence[CellRecord]) -> str:
     environment = records[0].environment
     machine = environment.get("gpu") or environment.get("cpu") or records[0].device
     seconds = sum(r.durations.get("total", 0.0) for r in records)
-    return f" · {machine} · torch {environment.get('torch', '?')} · {seconds:.1f} s"
+    return f"{machine} · torch {environment.get('torch', '?')} · {seconds:.1f} s"
 
 
 def _count(number: int, thing: str) -> str:

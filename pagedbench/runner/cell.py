@@ -121,6 +121,9 @@ class _Walk:
         if path not in backend.paths:
             raise _Decided(Verdict.SKIPPED, f"{backend.name} has no {path} path")
         layout = build_layout(job.scenario)
+        if path is AttnPath.DECODE and layout.batch and layout.uniform_query_len is None:
+            lengths = f"{layout.query_lens.min()} to {layout.query_lens.max()}"
+            raise _Decided(Verdict.SKIPPED, f"decode cannot take prefill: its query lengths differ, {lengths}")
         reason = backend.unsupported(call_spec(job.scenario, layout, path, job.device))
         if reason is not None:
             raise _Decided(Verdict.SKIPPED, reason)

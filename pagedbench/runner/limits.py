@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 GIB = 1 << 30
-SLACK_BYTES = 4 * GIB
+SLACK_BYTES = 2 * GIB
 """What a cell may use beyond its estimate: temporaries of checks and of libraries."""
 _PER_THREAD = 80 << 20  # a thread's stack and malloc arena reserve this much address space without using it
 _PR_SET_PDEATHSIG = 1

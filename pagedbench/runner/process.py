@@ -105,7 +105,7 @@ class WorkerProcess:
             )
         if time.monotonic() > deadline:
             self.kill()
-            raise WorkerGone(f"said nothing for {seconds:.0f} s", timed_out=True)
+            raise WorkerGone(f"no answer within {seconds:g} s", timed_out=True)
 
     def _end_of_life(self) -> str:
         """Why the worker is gone, as a sentence."""

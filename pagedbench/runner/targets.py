@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pagedbench.backends.base import Backend
-from pagedbench.backends.registry import backends, find_backend, parse_target
+from pagedbench.backends.registry import backends, parse_target
 from pagedbench.errors import UsageError
 from pagedbench.runner.protocol import ResolvedTarget
 from pagedbench.words import AttnPath
@@ -26,12 +26,12 @@ def resolve(names: Sequence[str], paths: Sequence[str], device: str) -> list[Res
     if not names:
         return [_resolved(b.name, b, _paths_of(b, None, paths), device) for b in default_backends(device)]
     found = []
-    for name in names:
-        target = parse_target(name)
+    for text in names:
+        target = parse_target(text)
         if target.backend is None:
-            raise UsageError(f"{name!r} names a path, no backend", f"say --path {name}")
-        backend = find_backend(target.backend)
-        found.append(_resolved(target.backend, backend, _paths_of(backend, target.path, paths), device))
+            raise UsageError(f"{text!r} names a path, no backend", f"say --path {text}")
+        name = text if target.path is None else text.removesuffix(f":{target.path}")
+        found.append(_resolved(name, target.backend, _paths_of(target.backend, target.path, paths), device))
     return found
 
 
@@ -77,7 +77,7 @@ def _resolved(name: str, backend: Backend, paths: tuple[AttnPath, ...], device: 
 
 def _identity(name: str, version: str | None) -> str:
     """The version of a library; for a file, a digest of what stands in it."""
-    file = Path(name.rpartition(":")[0])
+    file = Path(name if name.endswith(".py") else name.rpartition(":")[0])
     if file.is_file():
         return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
     return version or ""

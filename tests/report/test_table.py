@@ -1,4 +1,4 @@
-"""What a person sees: at most 100 columns, every failure placed, every skip with its reason, nothing taken for markup."""
+"""What a person sees: at most 100 columns, every failure placed, every skip explained, nothing taken for markup."""
 
 from __future__ import annotations
 
