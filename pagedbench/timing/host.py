@@ -59,10 +59,10 @@ def _pin(threads: dict[int, set[int]], workers: int) -> str:
     cores = sorted(threads.get(main, set()))
     if len(cores) < workers:
         return f"threads not pinned: {workers} threads on {len(cores)} cores"
-    # The process's first thread takes part in the work, so it comes first; helpers that do not work share the cores.
-    order = [main, *(t for t in sorted(threads) if t != main)]
-    for position, thread in enumerate(order):
-        _set(thread, {cores[position % workers]})
+    # The first thread takes part in the work and gets a core to itself. Which of the others are its helpers cannot be
+    # told, and a helper on the first one's core would have both wait for each other: they share the other cores.
+    for thread in threads:
+        _set(thread, {cores[0]} if thread == main else set(cores[1:workers]) or {cores[0]})
     return f"{workers} threads pinned to cores {', '.join(str(c) for c in cores[:workers])}"
 
 
