@@ -21,19 +21,18 @@ _PRIMED = 4
 @contextmanager
 def uninitialised_is_nan() -> Iterator[None]:
     """Within: whatever torch allocates without a value holds NaN (integers their maximum)."""
-    was = torch.are_deterministic_algorithms_enabled()
-    was_warn = torch.is_deterministic_algorithms_warn_only_enabled()
+    was = torch.get_deterministic_debug_mode()
     filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     with warnings.catch_warnings():
         # Only the fill is wanted; that some operation has no deterministic form is not news here.
         warnings.simplefilter("ignore")
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.set_deterministic_debug_mode("warn")  # unlike use_deterministic_algorithms, imports no compiler
         torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
         try:
             yield
         finally:
             torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
-            torch.use_deterministic_algorithms(was, warn_only=was_warn)
+            torch.set_deterministic_debug_mode(was)
 
 
 def prime_allocator(*like: torch.Tensor) -> frozenset[int]:

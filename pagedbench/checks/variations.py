@@ -1,0 +1,178 @@
+"""Other ways to the same answer: again, other blocks, other padding, other batch mates, other splits, the other path.
+
+Each gives outputs whose rows stand where the base execution has them. What may differ is said here, what a difference
+means is judged in `invariance.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from pagedbench.backends.base import Output
+from pagedbench.checks.base import CheckContext
+from pagedbench.checks.reorder import Rearranged, chosen, copies
+from pagedbench.layout.batch import BatchLayout
+from pagedbench.layout.variants import moved, widened, with_padding
+from pagedbench.oracle.reference import attention_flops
+from pagedbench.scenario.model import AUTO_SPLITS, Padding
+from pagedbench.tensors.call import CallSpec
+from pagedbench.tensors.prepare import call_spec
+from pagedbench.words import AttnPath
+
+REPEATS_SMALL, REPEATS_LARGE = 20, 6
+"""20 repeats let a noisy call in five through once in a hundred runs; large cells see a regular one in five."""
+
+SMALL_FLOPS = {"cpu": 1e8, "cuda": 1e11}
+EXTRA_COLUMNS = 3
+SPLITS = (AUTO_SPLITS, 1, 3)
+COPIES = 3
+_PADDINGS: tuple[Padding, ...] = (-1, 0, "num_blocks", "decoy")
+
+
+@dataclass(frozen=True)
+class Variation:
+    """One other way. `bitwise`: the backend must give the same bits. `run` yields one output or several."""
+
+    name: str
+    bitwise: bool
+    run: Callable[[], Iterator[Output]]
+
+
+def copied(output: Output) -> Output:
+    """An output that later calls do not change."""
+    return Output(output.out.clone(), None if output.lse is None else output.lse.clone())
+
+
+def variations(context: CheckContext) -> Iterator[Variation]:
+    """Those that apply to the cell and that the backend supports."""
+    yield _repeats(context)
+    if context.scenario.override.values:
+        return  # arrays given on purpose fit this batch alone
+    if context.path is not AttnPath.VARLEN:
+        yield from _tables(context)
+    yield from _mates(context)
+    yield from _splits(context)
+    yield from _other_paths(context)
+
+
+def not_applied(context: CheckContext) -> list[str]:
+    """Variations that say nothing about the cell, each with the reason."""
+    if context.path is AttnPath.VARLEN:
+        return ["blocks, padding and width (this path has no block table)"]
+    return []
+
+
+def _repeats(context: CheckContext) -> Variation:
+    flops = attention_flops(context.layout, context.scenario.attention)
+    small = flops <= SMALL_FLOPS.get(torch.device(context.device).type, SMALL_FLOPS["cpu"])
+
+    def run() -> Iterator[Output]:
+        prepared = context.prepare()
+        for _ in range(REPEATS_SMALL if small else REPEATS_LARGE):
+            yield context.execute(prepared).output
+
+    return Variation("repeats", context.backend.traits_for(context.path).repeatable, run)
+
+
+def _tables(context: CheckContext) -> Iterator[Variation]:
+    """The same keys through another table."""
+    layout, bitwise = context.layout, context.backend.traits_for(context.path).repeatable
+    others: list[tuple[str, BatchLayout]] = []
+    if layout.num_blocks > 1:
+        others.append(("moved blocks", moved(layout, seed=1)))
+    unused = np.arange(layout.max_blocks_per_seq) * layout.block_size >= layout.total_seqlens[:, None]
+    others += [
+        (f"padding {kind}", with_padding(layout, kind))
+        for kind in (_PADDINGS if unused.any() else ())
+        if kind != context.scenario.cache.padding and not (kind == 0 and layout.num_blocks == 0)
+    ]
+    others.append(("wider table", widened(layout, layout.max_blocks_per_seq + EXTRA_COLUMNS)))
+    for name, other in others:
+        if _supported(context, other):
+            yield Variation(name, bitwise, _on(context, other))
+
+
+def _on(context: CheckContext, layout: BatchLayout) -> Callable[[], Iterator[Output]]:
+    def run() -> Iterator[Output]:
+        yield context.execute(layout=layout).output
+
+    return run
+
+
+def _mates(context: CheckContext) -> Iterator[Variation]:
+    """Other sequences beside, or in another order; one and the same several times."""
+    layout, inputs = context.layout, context.inputs
+    live = np.flatnonzero(~layout.dead & (layout.query_lens > 0)).tolist()
+    if not live:
+        return
+    longest = max(live, key=lambda sequence: int(layout.total_seqlens[sequence]))
+    others: list[tuple[str, Rearranged]] = []
+    if len(live) > 1:
+        few = sorted({live[0], live[-1], longest})
+        others += [(f"sequence {sequence} alone", chosen(layout, inputs, [sequence])) for sequence in few]
+        others.append(("batch in reverse order", chosen(layout, inputs, live[::-1])))
+    others.append((f"sequence {longest} {COPIES} times", copies(layout, inputs, longest, COPIES)))
+    bitwise = context.backend.traits_for(context.path).batch_invariant
+    for name, other in others:
+        if _supported(context, other.layout):
+            yield Variation(name, bitwise, _rearranged(context, other))
+
+
+def _rearranged(context: CheckContext, other: Rearranged) -> Callable[[], Iterator[Output]]:
+    """Runs another batch and puts its rows in the base's places; copies of a sequence one after the other."""
+
+    def run() -> Iterator[Output]:
+        output = context.execute(layout=other.layout, inputs=other.inputs).output
+        times = np.unique(other.tokens, return_counts=True)[1].max()
+        for rows in torch.arange(len(other.tokens)).chunk(int(times)):
+            base = copied(context.base.output)
+            tokens = torch.from_numpy(other.tokens)[rows].to(output.out.device)
+            base.out[tokens] = output.out[rows.to(tokens.device)]
+            if base.lse is not None and output.lse is not None:
+                base.lse[tokens] = output.lse[rows.to(tokens.device)]
+            yield base
+
+    return run
+
+
+def _splits(context: CheckContext) -> Iterator[Variation]:
+    spec = call_spec(context.scenario, context.layout, context.path, context.device)
+    for splits in SPLITS:
+        changed = dataclasses.replace(spec, num_splits=splits)
+        if splits != spec.num_splits and context.backend.unsupported(changed) is None:
+            name = "splits chosen by the backend" if splits == AUTO_SPLITS else f"{splits} split(s)"
+            yield Variation(name, False, _with_spec(context, changed))
+
+
+def _with_spec(context: CheckContext, spec: CallSpec) -> Callable[[], Iterator[Output]]:
+    def run() -> Iterator[Output]:
+        prepared = context.prepare()
+        prepared.call.spec = spec
+        yield context.execute(prepared).output
+
+    return run
+
+
+def _other_paths(context: CheckContext) -> Iterator[Variation]:
+    """Decode against varlen and the like, where the backend has both."""
+    for path in context.backend.paths:
+        if path is not context.path and _supported(context, context.layout, path):
+            yield Variation(f"the {path} path", False, _on(_with_path(context, path), context.layout))
+
+
+def _with_path(context: CheckContext, path: AttnPath) -> CheckContext:
+    other = dataclasses.replace(context, path=path)
+    other.__dict__["inputs"] = context.inputs
+    return other
+
+
+def _supported(context: CheckContext, layout: BatchLayout, path: AttnPath | None = None) -> bool:
+    spec = call_spec(context.scenario, layout, path or context.path, context.device)
+    if spec.path is AttnPath.DECODE and spec.query_len is None:
+        return False
+    return context.backend.unsupported(spec) is None
