@@ -1,7 +1,7 @@
 """A call captured in a CUDA graph at the largest lengths, replayed at the scenario's with another table.
 
-An engine captures once and replays each step: whatever the kernel took from the host at capture time must still be right.
-The tensors stay where they are; only what they hold changes between capture and replay.
+An engine captures once and replays each step: whatever the kernel took from the host at capture time must still be
+right. The tensors stay where they are; only what they hold changes between capture and replay.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _capture(context: CheckContext, call: Call) -> tuple[torch.cuda.CUDAGraph, O
     """Warm up beside the main stream, as torch asks for, then capture all stages; the output is the graph's own."""
     plan = context.backend.plan(call)
     steps = stages(context.backend, call, plan)
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(_WARM_UPS):

@@ -117,12 +117,11 @@ class _Oracle:
     def answer(self) -> Reference:
         """Work through all groups and tiles."""
         shape = (len(self.tokens), self.attention.num_heads)
-        fp64 = {"dtype": torch.float64, "device": self.device}
-        out = torch.zeros((*shape, self.attention.head_dim_v), **fp64)
-        p2v2, lse = torch.zeros(shape, **fp64), torch.full(shape, -torch.inf, **fp64)
-        peak = lse.clone()
+        p2v2 = torch.zeros(shape, dtype=torch.float64, device=self.device)
+        out = p2v2.new_zeros((*shape, self.attention.head_dim_v))
+        peak, lse = p2v2.new_full(shape, -torch.inf), p2v2.new_full(shape, -torch.inf)
         if self.attention.sinks is not None:
-            lse.copy_(torch.tensor(self.attention.sinks, **fp64).expand(shape))
+            lse.copy_(p2v2.new_tensor(self.attention.sinks).expand(shape))
         for group in groups(self.layout, self.tokens, self._pairs()):
             for part in spans(group.rows.shape[1], self._query_step(group)):
                 self._tile_row(group, part, (out, lse, p2v2, peak))
@@ -174,7 +173,7 @@ class _State:
         self.shape = (rows.shape[0], attention.num_kv_heads, attention.group_size, rows.shape[1])
         tokens = torch.from_numpy(oracle.tokens[np.maximum(rows, 0)]).to(oracle.device)
         q = oracle.inputs.q.to(oracle.device)[tokens].to(torch.float64)  # (n, r, heads, d)
-        q = q.unflatten(2, (attention.num_kv_heads, attention.group_size)).permute(0, 2, 3, 1, 4)
+        q = q.view(*q.shape[:2], attention.num_kv_heads, attention.group_size, q.shape[3]).permute(0, 2, 3, 1, 4)
         self.q = (q * (attention.softmax_scale * attention.k_scale)).reshape(-1, q.shape[2] * q.shape[3], q.shape[4])
         self.position = self._device(oracle.position[np.maximum(rows, 0)])
         self.peak = self.q.new_full(self.q.shape[:2], -torch.inf)

@@ -19,8 +19,8 @@ class CallSpec:
     """Facts about a call. Dtypes are torch's names without the prefix (`"bfloat16"`); `device` is `"cpu"` or `"cuda"`.
 
     `query_len` is the number of query tokens if it is the same for all sequences, else None. `kv_order` is NHD or HND,
-    `kv_contiguous` tells whether the K and V pools are each dense in that order. `num_splits` 0 is the backend's own
-    choice. `index_dtypes` has an entry for each index array that is not int32.
+    `kv_contiguous` tells whether the K and V pools are each dense in that order, `kv_same_strides` whether they
+    lie alike. `num_splits` 0 is the backend's own choice. `index_dtypes` has an entry for each index array that is not int32.
     """
 
     path: AttnPath
@@ -46,6 +46,7 @@ class CallSpec:
     out_dtype: str
     kv_order: str = "NHD"
     kv_contiguous: bool = True
+    kv_same_strides: bool = True
     causal: bool = True
     window_size: tuple[int, int] = (UNLIMITED, UNLIMITED)
     softcap: float | None = None
@@ -125,7 +126,7 @@ class Call:
     def _batched(self, ragged: torch.Tensor) -> torch.Tensor:
         if self.spec.query_len is None:
             raise ValueError("query lengths differ: there is no batched view")
-        return ragged.unflatten(0, (self.spec.batch, self.spec.query_len))
+        return ragged.view(self.spec.batch, self.spec.query_len, *ragged.shape[1:])
 
 
 @dataclass(frozen=True)

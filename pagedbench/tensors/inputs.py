@@ -77,7 +77,7 @@ def draw(
     generator = torch.Generator(where).manual_seed((seed * 1_000_003 + _STREAMS[stream]) % (1 << 63))
     values = torch.empty(elements, dtype=dtype, device=where)
     direct = dtype if dtype.itemsize > 1 else torch.float32
-    for part in values.split(_CHUNK):
+    for part in torch.split(values, _CHUNK):
         drawn = part if direct is dtype else torch.empty_like(part, dtype=direct)
         _sample(drawn, how, generator)
         if drawn is not part:

@@ -132,6 +132,7 @@ def call_spec(scenario: Scenario, layout: BatchLayout, path: AttnPath, device: t
         out_dtype=attention.dtype,
         kv_order=cache.order,
         kv_contiguous=cache.form == "contiguous",
+        kv_same_strides=cache.k_stride == cache.v_stride and attention.head_dim == attention.head_dim_v,
         causal=attention.causal,
         window_size=attention.window_size,
         softcap=attention.softcap,
@@ -142,7 +143,8 @@ def call_spec(scenario: Scenario, layout: BatchLayout, path: AttnPath, device: t
         index_dtypes={n: d for n, d in attention.index_dtype.items() if d != "int32"},
     )
     facts = {field.name for field in dataclasses.fields(CallSpec)}
-    return dataclasses.replace(spec, **{n: v for n, v in scenario.override.values.items() if n in facts})
+    given: dict[str, Any] = {name: value for name, value in scenario.override.values.items() if name in facts}
+    return dataclasses.replace(spec, **given)
 
 
 def pool_shape(scenario: Scenario, layout: BatchLayout) -> PoolShape:
@@ -210,9 +212,9 @@ def _gatherable(layout: BatchLayout) -> NDArray[np.int64]:
     if len(missing) == 0:
         return slots
     sequence = np.searchsorted(layout.cu_seqlens_k, missing, side="right") - 1
-    slots = slots.copy()
-    slots[missing] = np.maximum(slots[layout.cu_seqlens_k[sequence + 1] - 1], 0)
-    return slots
+    filled: NDArray[np.int64] = slots.copy()
+    filled[missing] = np.maximum(slots[layout.cu_seqlens_k[sequence + 1] - 1], 0)
+    return filled
 
 
 def _copied(arena: Arena, name: str, values: torch.Tensor) -> torch.Tensor:
