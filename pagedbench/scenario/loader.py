@@ -165,8 +165,15 @@ def _repeated_names(scenarios: Iterable[Scenario]) -> list[Problem]:
 
 
 def _each_once(problems: Iterable[Problem]) -> list[Problem]:
-    """Variants repeat what is wrong with their document."""
-    return list({(p.where, p.field, p.found, p.needed): p for p in problems}.values())
+    """File by file in the order of their places, each once: variants repeat what is wrong with their document."""
+    unique = {(p.where, p.field, p.found, p.needed): p for p in problems}.values()
+    files = {file: rank for rank, file in enumerate(dict.fromkeys(p.where.rsplit(":", 2)[0] for p in unique))}
+
+    def place(problem: Problem) -> tuple[int, int, int]:
+        file, line, column = problem.where.rsplit(":", 2)
+        return files[file], int(line), int(column)
+
+    return sorted(unique, key=place)
 
 
 def _find(target: str) -> list[_Selection]:

@@ -102,6 +102,10 @@ def parse(text: str, file: str) -> list[SourceDocument]:
     return documents
 
 
+def _place(event: Any) -> Position:
+    return event.start_mark.line + 1, event.start_mark.column + 1
+
+
 def _whole_file(file: str, found: str, needed: str, hint: str | None = None, place: Position = (1, 1)) -> ScenarioError:
     return ScenarioError([Problem("file", found, needed, hint, f"{file}:{place[0]}:{place[1]}")])
 
@@ -139,7 +143,7 @@ class _Composer:
         starts = (event for event in self._events if isinstance(event, yaml.DocumentStartEvent))
         for count, start in enumerate(starts, start=1):
             if count > MAX_DOCUMENTS:
-                place = (start.start_mark.line + 1, start.start_mark.column + 1)
+                place = _place(start)
                 raise _whole_file(self._file, f"more than {MAX_DOCUMENTS:,} documents", "several files", place=place)
             self._anchors, self._problems = {}, []
             root = self._node(next(self._events), "", 0)
@@ -149,7 +153,7 @@ class _Composer:
             yield SourceDocument(data, walk.positions, walk.keys, tuple(self._problems[:MAX_PROBLEMS]))
 
     def _node(self, event: Any, path: str, depth: int) -> _Node:
-        place = (event.start_mark.line + 1, event.start_mark.column + 1)
+        place = _place(event)
         if depth > MAX_DEPTH:
             raise _whole_file(self._file, f"more than {MAX_DEPTH} levels of nesting", "a flat scenario", place=place)
         if isinstance(event, yaml.AliasEvent):
@@ -202,7 +206,7 @@ class _Composer:
     def _mapping(self, node: _Node, path: str, depth: int) -> None:
         pairs: dict[str, tuple[Position, _Node]] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
-            place = (event.start_mark.line + 1, event.start_mark.column + 1)
+            place = _place(event)
             key = self._key(event, path, place, depth)
             value_path = f"{path}.{key}" if path else key
             item = self._node(next(self._events), value_path, depth + 1)
