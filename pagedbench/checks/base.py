@@ -14,6 +14,7 @@ from typing import Protocol
 from pagedbench.backends.base import Backend, Output
 from pagedbench.backends.execute import execute
 from pagedbench.layout.batch import BatchLayout
+from pagedbench.oracle.as_given import as_given
 from pagedbench.oracle.reference import Reference, reference
 from pagedbench.scenario.model import Scenario
 from pagedbench.tensors.inputs import LogicalInputs, random_inputs
@@ -78,8 +79,12 @@ class CheckContext:
 
     @cached_property
     def reference(self) -> Reference:
-        """The oracle's answer for `inputs`."""
-        return reference(self.inputs, self.layout, self.scenario.attention, device=self.device)
+        """The oracle's answer for `inputs`, or for the batch that an override taken at its word describes."""
+        inputs, layout = self.inputs, self.layout
+        if self.scenario.override.values and self.scenario.override.oracle == "as-given":
+            inputs, layout = as_given(self.scenario, layout, inputs, self.path, self.device)
+        seed = self.scenario.inputs.seed
+        return reference(inputs, layout, self.scenario.attention, device=self.device, seed=seed)
 
     @cached_property
     def base(self) -> Execution:

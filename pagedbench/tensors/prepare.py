@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pagedbench.errors import UsageError
 from pagedbench.layout.batch import BatchLayout
+from pagedbench.layout.given import layout_as_given
 from pagedbench.scenario.model import Scenario
 from pagedbench.tensors.arena import Arena, ArenaPlan, Piece, plan_arena
 from pagedbench.tensors.bits import torch_dtype
@@ -61,10 +62,17 @@ class Prepared:
             after.arena.memory.copy_(start)
         if after.call.k_new is not None and after.call.v_new is not None:
             live = torch.from_numpy(np.flatnonzero(~self.layout.dead[self.layout.row_sequence()])).to(device)
-            slots = after.call.write_slots[live]
+            slots = torch.from_numpy(self._written()).to(device)[live]
             put_slots(after.pool.k, slots, after.call.k_new[live])
             put_slots(after.pool.v, slots, after.call.v_new[live])
         return after
+
+    def _written(self) -> NDArray[np.int64]:
+        """The slots of the new tokens: where they belong, or where an override that is taken at its word puts them."""
+        if self.scenario.override.values and self.scenario.override.oracle == "as-given":
+            paged = self.call.spec.path is not AttnPath.VARLEN
+            return layout_as_given(self.scenario, self.layout, paged=paged).write_slots
+        return self.layout.write_slots
 
 
 def prepare(
@@ -91,8 +99,8 @@ def prepare(
         k_cache=pool.k,
         v_cache=pool.v,
         **{name: arena.shaped(name, array.shape) for name, array in host.items()},
-        write_slots=torch.from_numpy(layout.write_slots).to(device),
-        read_slots=torch.from_numpy(_gatherable(layout)).to(device),
+        write_slots=_slots(scenario, "write_slots", layout.write_slots, device),
+        read_slots=_slots(scenario, "read_slots", _gatherable(layout), device),
         max_seqlen_q=spec.max_seqlen_q,
         max_seqlen_k=spec.max_seqlen_k,
         k_scale=scenario.attention.k_scale,
@@ -203,6 +211,12 @@ def _overridden(name: str, given: object, right: NDArray[Any]) -> NDArray[Any]:
     if array.ndim != right.ndim or array.dtype.kind not in "iu":
         raise UsageError(f"override.{name}: found shape {array.shape}, needed integers in {right.ndim} dimension(s)")
     return array
+
+
+def _slots(scenario: Scenario, name: str, right: NDArray[np.int64], device: torch.device | str) -> torch.Tensor:
+    given = scenario.override.values.get(name)
+    array = right if given is None else _overridden(name, given, right).astype(np.int64)
+    return torch.from_numpy(array).to(device)
 
 
 def _gatherable(layout: BatchLayout) -> NDArray[np.int64]:
