@@ -46,13 +46,12 @@ def command(
     Exit codes: 0 right, 1 a kernel is wrong, 2 wrong command line or scenario, 3 nothing was checked, 4 slower than the
     baseline, 5 an error, a crash, a time-out or no reference: no verdict.
     """
-    import os
-
     from pagedbench.cli.judging import Gate, Request, conclude, judge
     from pagedbench.cli.outputs import OutputFiles
+    from pagedbench.report.github import on_github
 
-    on_github = github if github is not None else os.environ.get("GITHUB_ACTIONS") == "true"
-    files = OutputFiles(json=json, csv=csv, markdown=markdown, junit=junit, html=html, sarif=sarif, github=on_github)
+    annotate = on_github() if github is None else github
+    files = OutputFiles(json=json, csv=csv, markdown=markdown, junit=junit, html=html, sarif=sarif, github=annotate)
     request = Request(
         command="check",
         scenarios=scenarios,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import typer
 from rich.text import Text
@@ -111,8 +110,3 @@ def _earlier(request: Request) -> Mapping[str, CellRecord]:
     if not (request.resume and request.files.json):
         return {}
     return {record.fingerprint: record for record in read_unfinished(request.files.json)}
-
-
-def split_files(**files: Path | None) -> dict[str, Path]:
-    """The output files that were asked for."""
-    return {name: file for name, file in files.items() if file is not None}

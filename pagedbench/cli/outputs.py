@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from pagedbench.results.record import CellRecord
+from pagedbench.results.store import write_text
+
+# Form -> module of `report/`, its function from records to text.
+_FORMS = {
+    "csv": ("csvfile", "csv_table"),
+    "markdown": ("markdown", "markdown"),
+    "junit": ("junit", "junit"),
+    "html": ("html", "html"),
+    "sarif": ("sarif", "sarif"),
+}
 
 
 @dataclass(frozen=True)
@@ -22,4 +33,13 @@ class OutputFiles:
     github: bool = False
 
     def write(self, records: Sequence[CellRecord]) -> None:
-        """Write every form asked for except `json`."""
+        """Write every form asked for except `json`, each whole or not at all."""
+        for form, (module, function) in _FORMS.items():
+            file: Path | None = getattr(self, form)
+            if file is not None:
+                write_text(file, getattr(import_module(f"pagedbench.report.{module}"), function)(records))
+        if self.github:
+            from pagedbench.report.github import workflow_commands, write_summary
+
+            print(workflow_commands(records))
+            write_summary(records)

@@ -6,6 +6,7 @@ bracket in a scenario's name is never taken for markup.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +23,7 @@ MAX_COLUMNS = 100
 _FINDINGS_SHOWN = 3
 _CELLS_NAMED = 3
 _HANG = "    "
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 def style_of(verdict: Verdict) -> str:
@@ -182,14 +184,15 @@ def _warnings(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
 
 
 def _grouped(title: str, style: str, pairs: Iterable[tuple[str, CellRecord]]) -> Iterator[RenderableType]:
-    """One line a sentence, the cells it is true of behind it."""
-    groups: dict[str, list[CellRecord]] = {}
+    """One line a sentence with the cells it is true of; of those that differ in numbers only, the first."""
+    groups: dict[str, list[tuple[str, CellRecord]]] = {}
     for sentence, record in pairs:
-        groups.setdefault(sentence, []).append(record)
+        groups.setdefault(_NUMBER.sub("#", sentence), []).append((sentence, record))
     if groups:
         yield Text()
-    for sentence, members in groups.items():
-        yield Text.assemble((title, style), " ", sentence, (f" ({_named(members)})", "dim"))
+    for members in groups.values():
+        sentence = members[0][0]
+        yield Text.assemble((title, style), " ", sentence, (f" ({_named([r for _, r in members])})", "dim"))
 
 
 def _named(records: Sequence[CellRecord]) -> str:

@@ -26,6 +26,7 @@ from pagedbench.results.record import CellRecord, CheckDict
 from pagedbench.runner.limits import limit_address_space
 from pagedbench.runner.paths import shorten_paths
 from pagedbench.runner.protocol import Job
+from pagedbench.runner.relations import asked_by
 from pagedbench.tensors.prepare import available_bytes, call_spec, estimate_bytes
 from pagedbench.timing.options import TimingOptions
 from pagedbench.words import AttnPath, Verdict, worst
@@ -97,6 +98,7 @@ class _Walk:
         with self._stage("its preparation"):
             context = self._admit()
         results = self._check(context)
+        self._note_sample(context)
         self._conclude(results)
         if self._record.verdict is Verdict.PASS and self._job.timing is not None:
             self._conclude([*results, *self._time(context, self._job.timing)])
@@ -142,7 +144,7 @@ class _Walk:
     def _check(self, context: CheckContext) -> list[CheckResult]:
         """The results of the suite. An exception of the backend ends it: the other checks would meet it again."""
         results = []
-        for check in suite(self._job.suite):
+        for check in [*suite(self._job.suite), *asked_by(self._job.scenario, self._job.related)]:
             with self._stage(f"the check {check.name}"):
                 result = self._one_check(check, context)
             results.append(result)
@@ -183,6 +185,12 @@ class _Walk:
         self.spent = self.spent or failure.worker_is_spent
         self._record.error = _traceback(error)
         return CheckResult(name, failure.verdict, failure.message)
+
+    def _note_sample(self, context: CheckContext) -> None:
+        """Say when the oracle answered for some rows only. Asking for a reference here would make one."""
+        reference = context.__dict__.get("reference")
+        if reference is not None and reference.sampled:
+            self._record.sampled_rows, self._record.total_rows = len(reference.rows), reference.total_rows
 
     def _conclude(self, results: list[CheckResult]) -> None:
         """The cell's verdict from its checks', and the sentence of the check that decided it."""

@@ -1,0 +1,110 @@
+"""In the worker: what a scenario asks of its cells beside the suite, `repeats` and `equals`, as two more checks.
+
+They are no part of a suite, since they say something only where a scenario asks.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pagedbench.backends.base import Output
+from pagedbench.checks.accuracy import judge
+from pagedbench.checks.base import Check, CheckContext, CheckResult
+from pagedbench.layout.build import build_layout
+from pagedbench.scenario.model import Scenario
+from pagedbench.tensors.bits import bits
+from pagedbench.tensors.prepare import call_spec
+from pagedbench.words import Verdict
+
+
+def asked_by(scenario: Scenario, related: Scenario | None) -> list[Check]:
+    """The checks that the scenario itself asks for."""
+    asked: list[Check] = []
+    if scenario.repeats > 1:
+        asked.append(Repeats())
+    if scenario.equals is not None:
+        asked.append(Equals(related))
+    return asked
+
+
+class Repeats:
+    """The call made `repeats` times on fresh memory: every one right, and the same bits where that is declared."""
+
+    name = "repeats"
+    about = "As many calls as the scenario's `repeats`, each judged, and compared with the first."
+
+    def not_applicable(self, context: CheckContext) -> str | None:
+        """Applies wherever the scenario asks."""
+        return None
+
+    def run(self, context: CheckContext) -> CheckResult:
+        """Make the calls that are left after the first."""
+        wanted = context.scenario.repeats
+        same_bits = context.backend.traits_for(context.path).repeatable
+        first = _copy(context.base.output)
+        for number in range(2, wanted + 1):
+            output = context.execute().output
+            result = judge(context, output, context.layout, context.reference, self.name)
+            if result.verdict is not Verdict.PASS:
+                message = f"call {number} of {wanted}: {result.message}"
+                return CheckResult(self.name, result.verdict, message, result.findings, result.metrics)
+            if same_bits and not _equal_bits(first, output):
+                gap = _largest_gap(first, output)
+                message = (
+                    f"call {number} of {wanted} differs from the first by up to {gap:.3g}, and must not in any bit"
+                )
+                return CheckResult(self.name, Verdict.UNSTABLE, message)
+        return CheckResult(
+            self.name, Verdict.PASS, f"{wanted} calls, all right{', the same bits' if same_bits else ''}"
+        )
+
+
+class Equals:
+    """The output of this variant against that of another one, which it must equal."""
+
+    name = "equals"
+    about = "The output of this variant against the one that `equals` names."
+
+    def __init__(self, related: Scenario | None) -> None:
+        self.related = related
+
+    def not_applicable(self, context: CheckContext) -> str | None:
+        """Only where the other variant can be run, too."""
+        if self.related is None:
+            return "the variant that it must equal is not part of this run"
+        spec = call_spec(self.related, build_layout(self.related), context.path, context.device)
+        reason = context.backend.unsupported(spec)
+        return f"{self.related.name} is not supported: {reason}" if reason else None
+
+    def run(self, context: CheckContext) -> CheckResult:
+        """Run the other variant, and hold its output against this one's: bit by bit, or by this one's row budgets."""
+        assert self.related is not None, "not_applicable says so"
+        assert context.scenario.equals is not None, "asked_by says so"
+        layout = build_layout(self.related)
+        other = CheckContext(self.related, layout, context.backend, context.path, context.device).execute().output
+        if context.scenario.equals.within == "budget":
+            result = judge(context, other, context.layout, context.reference, self.name)
+            message = f"against {self.related.name}: {result.message}"
+            return CheckResult(self.name, result.verdict, message, result.findings, result.metrics)
+        own = context.base.output
+        if own.out.shape != other.out.shape:
+            return CheckResult(self.name, Verdict.MISMATCH, f"{self.related.name} has an output of another shape")
+        if _equal_bits(own, other):
+            return CheckResult(self.name, Verdict.PASS, f"the same bits as {self.related.name}")
+        gap = _largest_gap(own, other)
+        return CheckResult(self.name, Verdict.MISMATCH, f"differs from {self.related.name} by up to {gap:.3g}")
+
+
+def _copy(output: Output) -> Output:
+    return Output(output.out.clone(), None if output.lse is None else output.lse.clone())
+
+
+def _equal_bits(one: Output, other: Output) -> bool:
+    if not torch.equal(bits(one.out), bits(other.out)):
+        return False
+    return one.lse is None or other.lse is None or torch.equal(bits(one.lse), bits(other.lse))
+
+
+def _largest_gap(one: Output, other: Output) -> float:
+    gap = (one.out.double() - other.out.double()).abs().nan_to_num(nan=torch.inf)
+    return float(gap.max())
