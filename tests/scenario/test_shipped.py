@@ -1,0 +1,99 @@
+"""The shipped scenarios: all load, each says what it is for, and what issue and guide list is among them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pagedbench.layout.build import build_layout
+from pagedbench.scenario.catalog import ShippedScenario, shipped
+from pagedbench.scenario.loader import load_scenarios
+from pagedbench.scenario.model import Scenario
+
+FOLDERS = ("docs", "edge", "features", "models", "long")
+SHIPPED = shipped()
+
+
+@pytest.fixture(scope="module")
+def everything() -> list[Scenario]:
+    return load_scenarios(FOLDERS)
+
+
+def of_document(everything: list[Scenario], name: str) -> list[Scenario]:
+    return [scenario for scenario in everything if scenario.name.partition("[")[0] == name]
+
+
+def test_there_are_forty_and_more_in_five_folders() -> None:
+    assert {entry.folder for entry in SHIPPED} == set(FOLDERS)
+    assert len(SHIPPED) >= 40
+
+
+@pytest.mark.parametrize("entry", SHIPPED, ids=lambda entry: entry.name)
+def test_each_is_named_for_its_folder_and_says_what_it_is_for(entry: ShippedScenario) -> None:
+    assert entry.name.startswith(f"{entry.folder}-")
+    assert entry.about.endswith(".")
+    assert 30 <= len(entry.about) <= 140
+    assert entry.text().count("name: ") == 1
+
+
+def test_the_catalog_counts_the_variants_that_load(everything: list[Scenario]) -> None:
+    for entry in SHIPPED:
+        assert len(of_document(everything, entry.name)) == entry.variants
+
+
+def test_the_guides_decode_example() -> None:
+    (scenario,) = load_scenarios(["docs-decode"])
+    layout = build_layout(scenario)
+    assert layout.cache_seqlens.tolist() == [30, 32, 70]
+    assert layout.block_table.tolist() == [[2, -1, -1, -1], [0, 1, -1, -1], [3, 5, 6, -1]]
+
+
+def test_the_guides_varlen_example_in_both_readings() -> None:
+    as_printed, as_run = load_scenarios(["docs-varlen", "docs-varlen-append"])
+    assert build_layout(as_printed).cu_seqlens_q.tolist() == [0, 10, 13, 14]
+    assert build_layout(as_printed).cu_seqlens_k.tolist() == [0, 0, 1, 8]
+    assert build_layout(as_run).cu_seqlens_k.tolist() == [0, 10, 14, 22]
+
+
+def test_block_boundaries_are_met_from_both_sides(everything: list[Scenario]) -> None:
+    (scenario,) = of_document(everything, "edge-block-boundaries")
+    totals = build_layout(scenario).total_seqlens.tolist()
+    size = scenario.cache.block_size
+    assert {total - size for total in totals} >= {-1, 0, 1}
+    assert {total - 2 * size for total in totals} >= {-1, 0, 1}
+
+
+def test_what_the_edges_cover(everything: list[Scenario]) -> None:
+    edge = [scenario for scenario in everything if scenario.name.startswith("edge-")]
+    assert {1, 3, 16, 48, 192, 256} <= {scenario.cache.block_size for scenario in edge}
+    assert {64, 80, 96, 128, 192, 256} <= {scenario.attention.head_dim for scenario in edge}
+    assert {1, 4, 7, 8, 16} <= {scenario.attention.group_size for scenario in edge}
+    assert {-1, 0, "num_blocks", "decoy"} <= {scenario.cache.padding for scenario in edge}
+    assert any(scenario.batch.size == 0 for scenario in edge)
+    assert any(0 in scenario.batch.query_lens for scenario in edge)
+    assert any(build_layout(scenario).block_table.max(initial=0) >= 65_536 for scenario in edge)
+
+
+def test_what_the_features_cover(everything: list[Scenario]) -> None:
+    features = [scenario for scenario in everything if scenario.name.startswith("features-")]
+    assert {14, 15, 16} <= {scenario.attention.window_size[0] for scenario in features}
+    assert {2, 3, 4, 5, 8} <= {q for s in features if "speculative" in s.name for q in s.batch.query_lens}
+    assert {"NHD", "HND"} == {scenario.cache.layout.order for scenario in features}
+    assert any(scenario.attention.softcap for scenario in features)
+    assert any(scenario.attention.sinks for scenario in features)
+    assert any(scenario.attention.dtype == "float16" for scenario in features)
+
+
+def test_long_means_131072_and_1048576_keys(everything: list[Scenario]) -> None:
+    totals = {build_layout(s).max_seqlen_k for s in everything if s.name.startswith("long-decode")}
+    assert {131_072, 1_048_576} <= totals
+
+
+def test_edges_and_features_stay_small_enough_for_a_cpu(everything: list[Scenario]) -> None:
+    for scenario in everything:
+        if not scenario.name.startswith(("edge-", "features-")):
+            continue
+        layout, attention = build_layout(scenario), scenario.attention
+        scores = int((layout.visible_to - layout.visible_from).sum()) * attention.num_heads
+        pool = layout.num_blocks * layout.block_size * attention.num_kv_heads * attention.head_dim
+        assert scores <= 100_000, scenario.name
+        assert pool <= 2**27, scenario.name
