@@ -38,7 +38,8 @@ class Traits:
     `score_rounding`: scores are rounded to the input dtype before the softmax (one more term in the budget);
     `p_dtype`: the dtype that the weights have in the product with V, where it is not the dtype of V.
     `tanh_error`: relative error of the tanh in softcap (2⁻¹¹ for the GPU's own instruction), one more term too.
-    `nan_regions`: by region of slots that must not be read, whether NaN there may leak (0 * NaN inside an edge tile).
+    `nan_regions`: by region of slots that must not be read, whether NaN there may leak (0 * NaN inside an edge tile);
+    keys are the regions of `layout/regions.py` in lower case, `"hidden.v"` for V alone; absent ones are clean.
     `compile_seconds`: the most that a first call may spend compiling; time-outs allow for it.
     `graph_safe`: a call can be captured in a CUDA graph. `graph_lengths`: a captured call follows the index arrays that
     it is replayed with; not so where a host plan has the lengths baked in.

@@ -86,19 +86,24 @@ def _judge(
     empty = counts == 0
     # A row that sees nothing is exactly zero, whatever its mass would be.
     decoded = torch.where(empty[..., None], torch.where(output.out == 0, 0.0, math.inf), decoded)
-    wrong = ~((decoded - wanted).abs() < HALF_CODE).all(-1) & rows.live[:, None]
-    return Deviation(side, wrong, _wrong_lse(output, mass, coding, rows), decoded, wanted, mass, included, coding)
+    traits = context.backend.traits_for(context.path)
+    judged = rows.live[:, None] & (~empty if traits.empty_rows == "untouched" else True)
+    wrong = ~((decoded - wanted).abs() < HALF_CODE).all(-1) & judged
+    lse = _wrong_lse(output, mass, coding, judged, traits.tanh_error)
+    return Deviation(side, wrong, lse, decoded, wanted, mass, included, coding)
 
 
-def _wrong_lse(output: Output, mass: torch.Tensor, coding: Coding, rows: Rows) -> torch.Tensor:
+def _wrong_lse(
+    output: Output, mass: torch.Tensor, coding: Coding, judged: torch.Tensor, tanh_error: float
+) -> torch.Tensor:
     """Rows whose LSE is not that of their keys and sink, to half a key or to fp32's own error."""
     if output.lse is None:
         return torch.zeros_like(mass, dtype=torch.bool)
     right = coding.peak + torch.log(mass)
     lse = output.lse.double()
-    slack = (HALF_CODE / mass).clamp(max=0.1) + _LSE_TOLERANCE * (1 + right.abs())
+    slack = (HALF_CODE / mass).clamp(max=0.1) + _LSE_TOLERANCE * (1 + right.abs()) + tanh_error * coding.peak
     close = torch.where(right.isfinite(), (lse - right).abs() <= slack, lse == right)
-    return ~close & rows.live[:, None]
+    return ~close & judged
 
 
 def k_attempts(context: CheckContext) -> int:

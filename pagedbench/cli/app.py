@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "show": "pagedbench.cli.show",
     "run": "pagedbench.cli.run",
     "check": "pagedbench.cli.check",
+    "selftest": "pagedbench.cli.selftest",
     "scenarios": "pagedbench.cli.scenarios",
     "schema": "pagedbench.cli.schema",
 }

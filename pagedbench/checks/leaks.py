@@ -1,0 +1,200 @@
+"""Leaks: whether anything that must not be read shows in the output.
+
+All regions at once first, so that a right cell costs four calls; only when something shows is it searched for, region by
+region and K and V apart. Finite fills must change no bit. NaN and Inf are a contract: what the adapter declares may leak
+is tried alone and reported, anything else that leaks is a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from pagedbench.backends.base import Output
+from pagedbench.checks.base import CheckContext, CheckResult, Finding
+from pagedbench.checks.comparison import compare
+from pagedbench.checks.rows import live_rows, place_of
+from pagedbench.layout.regions import Region
+from pagedbench.tensors.bits import bits
+from pagedbench.tensors.fill import Fill, FillValue, slot_map
+from pagedbench.words import Verdict
+
+Side = Literal["K", "V"]
+FillName = Literal["large", "NaN", "Inf"]
+SIDES: tuple[Side, Side] = ("K", "V")
+FILLS: dict[FillName, FillValue] = {"large": "large", "NaN": float("nan"), "Inf": float("inf")}
+_NAMES = {
+    Region.TRASH: "the trash block",
+    Region.NEW: "a new token's slot before the append",
+    Region.HIDDEN: "keys that no row sees",
+    Region.TAIL: "the rest of a partly used block",
+    Region.UNNEEDED: "blocks named by padding only",
+    Region.FREE: "blocks that nobody names",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """One field of the matrix: a region, in K or in V."""
+
+    region: Region
+    side: Side
+
+    def __str__(self) -> str:
+        return f"{self.side} of {_NAMES[self.region]}"
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """The names that `Traits.nan_regions` may give it, the narrower first."""
+        name = self.region.name.lower()
+        return f"{name}.{self.side.lower()}", name
+
+
+@dataclass(frozen=True)
+class _Leak:
+    """What shows, what it held, and the first row in which it shows (query token, head).
+
+    One place, or several where none of them shows alone.
+    """
+
+    places: tuple[Place, ...]
+    fill: FillName
+    row: int
+    head: int
+    count: int
+
+
+class Leaks:
+    """The check."""
+
+    name = "leaks"
+    about = "Slots that must not be read, filled with decoys, huge numbers, NaN and Inf: nothing may show."
+
+    def not_applicable(self, context: CheckContext) -> str | None:
+        """Nothing to leak, or nothing to see it in."""
+        if context.layout.total_q == 0:
+            return "there is no query token"
+        return None if _places(context) else "every slot of the pool is read"
+
+    def run(self, context: CheckContext) -> CheckResult:
+        """Fill by fill; K and V of all regions at once, apart where something shows."""
+        clean = _output(context, Fill.regions())
+        places = _places(context)
+        declared = [place for place in places if _may_leak(context, place)]
+        leaks: list[_Leak] = []
+        for fill in FILLS:
+            tried = places if fill == "large" else [place for place in places if place not in declared]
+            leaks += _search(context, clean, tried, fill)
+        permitted = [leak for place in declared for leak in _search(context, clean, [place], "NaN")]
+        return _result(context, places, leaks, declared, permitted)
+
+
+def _places(context: CheckContext) -> list[Place]:
+    counts = slot_map(context.layout, context.device).counts
+    return [Place(region, side) for region in _NAMES if counts[region] for side in SIDES]
+
+
+def _may_leak(context: CheckContext, place: Place) -> bool:
+    contract = context.backend.traits_for(context.path).nan_regions
+    return any(contract.get(key) == "may-leak" for key in place.keys)
+
+
+def _output(context: CheckContext, fill: Fill) -> Output:
+    return context.execute(fill=fill).output
+
+
+def _search(context: CheckContext, clean: Output, places: Iterable[Place], fill: FillName) -> Iterator[_Leak]:
+    """The fields among `places` that show when they hold `fill`: all at once, then halves of what shows."""
+    tried = list(places)
+    if not tried:
+        return
+    seen = _shows(context, clean, _output(context, _filled(tried, fill)))
+    if seen is None:
+        return
+    if len(tried) == 1:
+        yield _Leak((tried[0],), fill, *seen)
+        return
+    middle = len(tried) // 2
+    apart = [
+        *_search(context, clean, tried[:middle], fill),
+        *_search(context, clean, tried[middle:], fill),
+    ]
+    yield from apart or [_Leak(tuple(tried), fill, *seen)]
+
+
+def _filled(places: Iterable[Place], fill: FillName) -> Fill:
+    wanted = list(places)
+    k, v = ({place.region: FILLS[fill] for place in wanted if place.side == side} for side in SIDES)
+    return Fill.regions(k, v)
+
+
+def _shows(context: CheckContext, clean: Output, filled: Output) -> tuple[int, int, int] | None:
+    """The first row (query token, head) that differs, and how many do; None if none does.
+
+    Bitwise where the backend repeats itself, else by the row budget.
+    """
+    traits = context.backend.traits_for(context.path)
+    if traits.repeatable:
+        different = (bits(clean.out) != bits(filled.out)).any(-1)
+        if clean.lse is not None and filled.lse is not None:
+            different |= bits(clean.lse) != bits(filled.lse)
+        rows = torch.arange(len(different), device=different.device)
+        judged = live_rows(context.layout, rows)
+        if judged is not None:
+            different &= judged[:, None]
+        if traits.empty_rows == "untouched":
+            seeing = torch.from_numpy(context.layout.visible_to > context.layout.visible_from).to(different.device)
+            different &= seeing[:, None]
+    else:
+        reference = context.reference
+        ratio = compare(filled, reference, context.layout, context.scenario.attention, traits).out.ratio
+        rows, different = reference.rows, ratio > 1
+    hits = different.nonzero()
+    return (int(rows[hits[0, 0]]), int(hits[0, 1]), len(hits)) if len(hits) else None
+
+
+def _result(
+    context: CheckContext, places: list[Place], leaks: list[_Leak], declared: list[Place], permitted: list[_Leak]
+) -> CheckResult:
+    warnings = _contract_words(declared, permitted)
+    metrics = {"regions": float(len({place.region for place in places})), "leaks": float(len(leaks))}
+    if not leaks:
+        regions = ", ".join(sorted({place.region.name.lower() for place in places}))
+        return CheckResult("leaks", Verdict.PASS, f"nothing shows of {regions}", metrics=metrics, warnings=warnings)
+    findings = tuple(_finding(context, leak) for leak in leaks)
+    # What shows with everything filled but with nothing alone is not what was filled: the backend does not repeat itself.
+    verdict = Verdict.LEAK if any(len(leak.places) == 1 for leak in leaks) else Verdict.UNSTABLE
+    return CheckResult("leaks", verdict, findings[0].message, findings, metrics, warnings)
+
+
+def _contract_words(declared: list[Place], permitted: list[_Leak]) -> tuple[str, ...]:
+    """What the adapter's contract permits, and whether it happened here."""
+    happened = {place for leak in permitted for place in leak.places}
+    return tuple(
+        f"NaN in {place} leaks, as the backend declares"
+        if place in happened
+        else f"NaN in {place} does not leak here, though the backend declares that it may"
+        for place in declared
+    )
+
+
+def _finding(context: CheckContext, leak: _Leak) -> Finding:
+    place = place_of(context.layout, leak.row)
+    held = {"large": "a huge number", "NaN": "NaN", "Inf": "Inf"}[leak.fill]
+    fact = (
+        f"{held} in {leak.places[0]} shows in the output"
+        if len(leak.places) == 1
+        else f"the output changes with {held} in all that must not be read, but with none of it alone"
+    )
+    return Finding(
+        f"{place}, head {leak.head}: {fact} ({leak.count:,} rows)",
+        place.sequence,
+        place.query_token,
+        leak.head,
+        place.key if place.key >= 0 else None,
+        place.logical_block,
+        place.physical_block,
+    )

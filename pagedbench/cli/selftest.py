@@ -1,0 +1,116 @@
+"""`pagedbench selftest`: prove the checks. Every fault of the catalogue is planted in a right kernel and must be caught."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pagedbench.cli.options import Device
+
+if TYPE_CHECKING:
+    from pagedbench.faults.fault import Fault
+
+_SECONDS_BETWEEN_LINES = 15.0
+
+
+def command(
+    device: Device = "cpu",
+    lengths: Annotated[
+        str, typer.Option("--lengths", metavar="N,N,...", help="Add decode steps of so many keys.", show_default=False)
+    ] = "",
+    faults: Annotated[
+        list[str] | None, typer.Option("--fault", metavar="NAME", help="Only this fault. Repeatable.", show_default=False)
+    ] = None,
+    explain: Annotated[bool, typer.Option("--list", help="Print what the faults are, and run nothing.")] = False,
+    json: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="A record for each fault and scenario.", dir_okay=False, show_default=False),
+    ] = None,
+) -> None:
+    """Prove the checks: plant every fault of the catalogue, print which check catches it.
+
+    Exit 1 if a fault that can show is missed, or if the right kernel is accused.
+    """
+    from pagedbench.faults.catalogue import FAULTS, find_fault
+    from pagedbench.report.table import make_console
+
+    chosen = [find_fault(name) for name in faults] if faults else list(FAULTS)
+    console = make_console()
+    if explain:
+        for fault in chosen:
+            report = f" [{fault.report}]" if fault.report else ""
+            console.print(f"{fault.kind}  {fault.name}: {fault.sentence}; shows with {fault.shows}{report}", markup=False)
+        return
+    _run(chosen, _device(device), _numbers(lengths), json)
+
+
+def _run(faults: Sequence[Fault], device: str, lengths: Sequence[int], file: Path | None) -> None:
+    import json
+
+    from pagedbench.checks.registry import CHECKS
+    from pagedbench.faults.scenarios import trials
+    from pagedbench.report.kill_matrix import record, summary, table
+    from pagedbench.report.table import make_console
+    from pagedbench.runner.selftest import run_selftest
+
+    chosen = trials(lengths)
+    with _progress(len(chosen) * (len(faults) + 1)) as advance:
+        results = list(run_selftest(chosen, faults, device, progress=advance))
+    if file is not None:
+        file.write_text("".join(json.dumps(record(result)) + "\n" for result in results), encoding="utf-8")
+    console = make_console()
+    console.print(table(results, list(CHECKS)))
+    for line in summary(results):
+        console.print(line, markup=False)
+    if any(result.failed for result in results):
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on stderr, a line every quarter of a minute where that is no terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from pagedbench.report.table import make_console
+
+    console = make_console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn())
+    last_line, done = time.monotonic(), 0
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+
+        def advance(label: str) -> None:
+            nonlocal last_line, done
+            bar.update(task, completed=done, description=label)
+            done += 1
+            if not console.is_terminal and time.monotonic() - last_line > _SECONDS_BETWEEN_LINES:
+                last_line = time.monotonic()
+                console.print(f"{done} of {total}: {label}", markup=False)
+
+        yield advance
+
+
+def _numbers(text: str) -> list[int]:
+    from pagedbench.errors import UsageError
+
+    try:
+        return [int(part) for part in text.split(",") if part]
+    except ValueError as error:
+        raise UsageError(f"--lengths {text}: found no list of numbers", "write --lengths 70,1000,8192") from error
+
+
+def _device(name: str) -> str:
+    import torch
+
+    from pagedbench.errors import UsageError
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("there is no CUDA device", "use --device cpu")
+    return name

@@ -1,0 +1,60 @@
+"""The scenarios on which faults are proved to be caught: a small set that lets every fault show, and long decode steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+
+from pagedbench.errors import UsageError
+from pagedbench.scenario.model import Scenario
+from pagedbench.words import AttnPath
+
+_FILE = "selftest.yaml"
+_LONG = """
+name: keys-{keys}
+about: A decode step whose longest sequence has {keys} keys.
+batch: {{query_lens: [1, 1], cached_lens: [{cached}, {half}]}}
+cache: {{block_size: 16}}
+attention: {{num_heads: 8, num_kv_heads: 2, head_dim: 64, dtype: bfloat16, sinks: {sink}}}
+"""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A scenario on one path."""
+
+    scenario: Scenario
+    path: AttnPath
+
+    @property
+    def name(self) -> str:
+        """As printed."""
+        return f"{self.scenario.name}:{self.path}"
+
+
+def trials(lengths: Sequence[int] = ()) -> list[Trial]:
+    """The small set, and a decode step of each length. UsageError for a length below 2."""
+    from pagedbench.scenario.loader import loads
+
+    small = loads(files("pagedbench.faults").joinpath(_FILE).read_text(encoding="utf-8"), _FILE)
+    long = [loads(_long(keys))[0] for keys in lengths]
+    found = [Trial(scenario, _path(scenario)) for scenario in [*small, *long]]
+    ragged = next(trial.scenario for trial in found if trial.scenario.name == "ragged")
+    return [*found, Trial(ragged, AttnPath.VARLEN), Trial(_with_alibi(ragged), AttnPath.PAGED_VARLEN)]
+
+
+def _long(keys: int) -> str:
+    if keys < 2:
+        raise UsageError(f"a length of {keys} has nothing to lose", "lengths are numbers of keys, at least 2")
+    return _LONG.format(keys=keys, cached=keys - 1, half=keys // 2, sink=2.0)
+
+
+def _path(scenario: Scenario) -> AttnPath:
+    return AttnPath.DECODE if set(scenario.batch.query_lens) == {1} else AttnPath.PAGED_VARLEN
+
+
+def _with_alibi(scenario: Scenario) -> Scenario:
+    """ALiBi is proved before the scenario language offers it."""
+    slopes = tuple(2.0 ** -(1 + head) for head in range(scenario.attention.num_heads))
+    return replace(scenario, name="alibi", attention=replace(scenario.attention, alibi_slopes=slopes))

@@ -1,0 +1,127 @@
+"""The kill matrix: every fault of the catalogue against every check, on scenarios small enough for a CPU.
+
+A fault is planted in an otherwise right kernel; whether it can show on a scenario is decided from what it changes
+(`faults/effect.py`), and for changes of numbers alone from whether a right kernel's rounding would hide it. No worker
+processes: the faulty kernel is ours and cannot take the process down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import torch
+
+from pagedbench.checks.base import CheckContext
+from pagedbench.checks.comparison import compare
+from pagedbench.checks.registry import CHECKS
+from pagedbench.faults.effect import effect
+from pagedbench.faults.evaluate import IllegalAccessError, evaluate
+from pagedbench.faults.fault import Fault
+from pagedbench.faults.kernel import FaultyBackend
+from pagedbench.faults.program import program_for
+from pagedbench.faults.scenarios import Trial
+from pagedbench.layout.build import build_layout
+from pagedbench.tensors.kvcache import PagedKVCache
+from pagedbench.words import AttnPath, Verdict
+
+RAISED = "raised"
+
+
+class Power(str, Enum):
+    """What a scenario can show of a fault."""
+
+    SHOWS = "shows"
+    BELOW_ROUNDING = "below rounding"
+    EQUIVALENT = "equivalent"
+
+
+@dataclass(frozen=True)
+class Trialled:
+    """One fault on one trial: what each check said (a verdict, or RAISED), by the check's name."""
+
+    fault: Fault | None
+    trial: Trial
+    power: Power
+    outcomes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def caught_by(self) -> list[str]:
+        """Checks that did not let it pass."""
+        harmless = {str(Verdict.PASS), str(Verdict.SKIPPED)}
+        return [check for check, outcome in self.outcomes.items() if outcome not in harmless]
+
+    @property
+    def failed(self) -> bool:
+        """The self-test fails here: a fault that shows went through, or the right kernel was accused."""
+        if self.fault is None:
+            return bool(self.caught_by)
+        return self.power is Power.SHOWS and not self.caught_by
+
+
+Progress = Callable[[str], None]
+
+
+def run_selftest(
+    trials: Sequence[Trial],
+    faults: Sequence[Fault],
+    device: str,
+    checks: Sequence[str] | None = None,
+    progress: Progress = lambda label: None,
+) -> Iterator[Trialled]:
+    """Trial by trial, the right kernel first (`fault` None), then every fault. `progress` is called before each."""
+    names = list(CHECKS) if checks is None else list(checks)
+    for trial in trials:
+        for fault in (None, *faults):
+            progress(f"{trial.name} {fault.name if fault else 'right kernel'}")
+            yield _try(trial, fault, device, names)
+
+
+def context_for(trial: Trial, fault: Fault | None, device: str) -> CheckContext:
+    """The cell of a faulty kernel."""
+    return CheckContext(trial.scenario, build_layout(trial.scenario), FaultyBackend(fault), trial.path, device)
+
+
+def power(context: CheckContext, fault: Fault) -> Power:
+    """What the scenario can show of the fault."""
+    prepared = context.prepare()
+    call = prepared.call
+    if context.path is AttnPath.VARLEN:
+        cache = PagedKVCache(call.k_cache, call.v_cache)
+        if call.k_new is not None and call.v_new is not None:
+            cache.write(call.k_new, call.v_new, call.write_slots)
+        call.k, call.v = cache.gather(call.read_slots)
+    right = program_for(call)
+    faulty = fault.change(right)
+    difference = effect(right, faulty, context.layout)
+    if difference.none:
+        return Power.EQUIVALENT
+    if difference.indices:
+        return Power.SHOWS
+    try:
+        exact = evaluate(faulty, call, compute=torch.float64)
+    except IllegalAccessError:
+        return Power.SHOWS
+    traits = context.backend.traits_for(context.path)
+    distance = compare(exact, context.reference, context.layout, context.scenario.attention, traits)
+    worst = max(float(d.ratio.max()) for d in (distance.out, distance.lse) if d is not None and d.ratio.numel())
+    return Power.SHOWS if worst > 1 else Power.BELOW_ROUNDING
+
+
+def _try(trial: Trial, fault: Fault | None, device: str, checks: Sequence[str]) -> Trialled:
+    context = context_for(trial, fault, device)
+    can = Power.SHOWS if fault is None else power(context, fault)
+    if can is Power.EQUIVALENT:
+        return Trialled(fault, trial, can)
+    return Trialled(fault, trial, can, {name: _outcome(name, context) for name in checks})
+
+
+def _outcome(name: str, context: CheckContext) -> str:
+    check = CHECKS[name]
+    if check.not_applicable(context) is not None:
+        return str(Verdict.SKIPPED)
+    try:
+        return str(check.run(context).verdict)
+    except IllegalAccessError:
+        return RAISED
