@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pagedbench.scenario.source import shown
+
 _GROUP = re.compile(r"(?P<count>[0-9]*)q(?P<query>[0-9]+)(?P<qk>k?)(?:s(?P<keys>[0-9]+)(?P<sk>k?))?")
 _MAX_CHARACTERS = 10_000
 _MAX_DIGITS = 10
@@ -49,7 +51,7 @@ def sequences(groups: tuple[Group, ...]) -> int:
 def _parse_group(part: str, whole: str) -> Group:
     match = _GROUP.fullmatch(part)
     if match is None:
-        raise GrammarError(f"'{_short(part)}' in '{_short(whole)}'" if part != whole else f"'{_short(part)}'")
+        raise GrammarError(f"'{shown(part)}' in '{shown(whole)}'" if part != whole else f"'{shown(part)}'")
     if any(len(digits or "") > _MAX_DIGITS for digits in match.group("count", "query", "keys")):
         raise GrammarError(f"a number of more than {_MAX_DIGITS} digits")
     query_len = _number(match["query"], match["qk"])
@@ -62,7 +64,3 @@ def _parse_group(part: str, whole: str) -> Group:
 
 def _number(digits: str, k: str) -> int:
     return int(digits) * (1024 if k else 1)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 40 else text[:37] + "..."

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from pagedbench.errors import Problem
 from pagedbench.scenario.document import Needs, ScenarioDocument
 from pagedbench.scenario.model import Origin
-from pagedbench.scenario.source import MAX_PROBLEMS, Position
+from pagedbench.scenario.source import MAX_PROBLEMS, Position, shown
 
 # What other libraries call it: worth a better answer than the nearest spelling.
 _OTHER_NAMES = {
@@ -114,9 +114,7 @@ def describe(value: object) -> str:
     if isinstance(value, list):
         text = json.dumps(value, default=str) if len(value) <= 8 else ""
         return text if text and len(text) <= 40 else f"a list of {len(value):,}"
-    text = str(value)
-    shown = text if len(text) <= 40 else text[:37] + "..."
-    return f"'{shown}'" if isinstance(value, str) else shown
+    return f"'{shown(value)}'" if isinstance(value, str) else shown(str(value))
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -14,7 +14,7 @@ from pagedbench.scenario.document import (
 from pagedbench.scenario.matrix import Variant
 from pagedbench.scenario.model import Batch, Distribution, Equals, Expectation, Inputs, Override, Scenario
 from pagedbench.scenario.not_yet import refuse_not_yet
-from pagedbench.scenario.refusals import Refusals, nearest
+from pagedbench.scenario.refusals import Refusals, describe, nearest
 from pagedbench.scenario.resolve_attention import resolve_attention
 from pagedbench.scenario.resolve_batch import resolve_batch
 from pagedbench.scenario.resolve_cache import resolve_cache
@@ -112,7 +112,7 @@ def _expectations(sections: dict[str, ExpectSection], refusals: Refusals) -> lis
             continue
         problem = _target_problem(target)
         if problem:
-            refusals.add(field, f"'{target}'", "BACKEND or BACKEND:PATH", problem, at_key=True)
+            refusals.add(field, describe(target), "BACKEND or BACKEND:PATH", problem, at_key=True)
             continue
         outcome, because = reasons[0]
         found.append(Expectation(target, outcome, because))  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pagedbench.scenario.document import INDEX_ARRAYS, AttentionSection
 from pagedbench.scenario.model import AUTO_SPLITS, UNLIMITED, Attention, Dtype, IndexDtype
 from pagedbench.scenario.models import MODELS, ModelFacts, shard_heads
-from pagedbench.scenario.refusals import Refusals, nearest
+from pagedbench.scenario.refusals import Refusals, describe, nearest
 
 _NO_MODEL = ModelFacts(0, 0, 0)
 _FP8: Dtype = "float8_e4m3fn"
@@ -73,7 +73,7 @@ def _facts(section: AttentionSection, refusals: Refusals) -> ModelFacts | None:
     facts = MODELS.get(section.model)
     if facts is None:
         hint = nearest(section.model, MODELS) or f"known: {', '.join(MODELS)}"
-        refusals.add("attention.model", f"'{section.model}'", "a model of the table", hint)
+        refusals.add("attention.model", describe(section.model), "a model of the table", hint)
     return facts
 
 

@@ -23,6 +23,7 @@ MAX_NODES = 100_000
 MAX_DOCUMENTS = 1000
 MAX_DEPTH = 32
 MAX_DIGITS = 18
+MAX_KEY_CHARACTERS = 200
 MAX_PROBLEMS = 50
 
 Position = tuple[int, int]
@@ -102,6 +103,12 @@ def parse(text: str, file: str) -> list[SourceDocument]:
     return documents
 
 
+def shown(text: str, most: int = 40) -> str:
+    """A piece of a file as it may be printed: one short line, and nothing that a terminal would obey."""
+    short = text if len(text) <= most else text[: most - 3] + "..."
+    return short if short.isprintable() else repr(short)[1:-1]
+
+
 def _place(event: Any) -> Position:
     return event.start_mark.line + 1, event.start_mark.column + 1
 
@@ -160,7 +167,9 @@ class _Composer:
             return self._alias(event.anchor, path, place)
         self._count(1, place)
         if event.tag is not None:
-            self._refuse(path, place, f"the tag {event.tag}", "a plain value", "tags are not part of the language")
+            self._refuse(
+                path, place, f"the tag {shown(event.tag)}", "a plain value", "tags are not part of the language"
+            )
         node = _Node(place, None, complete=False)
         if event.anchor is not None:
             self._anchors[event.anchor] = node
@@ -226,7 +235,12 @@ class _Composer:
             return ""
         self._count(1, place)
         if event.tag is not None:
-            self._refuse(path, place, f"the tag {event.tag} on a key", "plain keys")
+            self._refuse(path, place, f"the tag {shown(event.tag)} on a key", "plain keys")
+        if not event.value.isprintable() or not 0 < len(event.value) <= MAX_KEY_CHARACTERS:
+            self._refuse(
+                path, place, f"the key {shown(event.value)}", f"1 to {MAX_KEY_CHARACTERS} printable characters"
+            )
+            return ""
         if event.value == "<<" and event.implicit[0]:
             hint = "merge keys left YAML in 1.2: repeat the fields, use an alias for a whole section, or a matrix"
             self._refuse(path, place, "the merge key `<<`", "fields of the language", hint)

@@ -35,7 +35,10 @@ def test_a_name_prints_its_document_ready_to_copy() -> None:
     (scenario,) = loads(text)
     assert scenario.name == "docs-decode"
     assert "# keys in the cache before this step" in text
-    assert [s.name for s in loads(output_of("scenarios", "docs-varlen", "docs-decode"))] == ["docs-decode", "docs-varlen"]
+    assert [s.name for s in loads(output_of("scenarios", "docs-varlen", "docs-decode"))] == [
+        "docs-decode",
+        "docs-varlen",
+    ]
 
 
 def test_json_has_a_row_a_scenario() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,10 +51,8 @@ def test_every_batch_can_be_written_and_read_back(groups: list[Group]) -> None:
 
 @given(st.text(alphabet="0123456789qsk_ x", max_size=30))
 def test_no_text_gives_anything_but_groups_or_a_grammar_error(text: str) -> None:
-    try:
-        parse_spec(text)
-    except GrammarError as error:
-        assert str(error)
+    with suppress(GrammarError):
+        assert parse_spec(text)
 
 
 def test_keys_count_the_new_tokens_where_they_join_the_cache() -> None:

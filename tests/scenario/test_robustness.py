@@ -36,7 +36,9 @@ TEXT = "".join(f"{name}: {json.dumps(value)}\n" for name, value in FULL.items())
 NUMBERS = st.one_of(st.integers(-3, 70), st.sampled_from([2**31 - 1, 2**31, 2**63, 10**30, -(2**70)]), st.floats())
 SCALARS = st.one_of(NUMBERS, st.none(), st.booleans(), st.text(max_size=8), st.sampled_from(["tight", "auto", "1q1s9"]))
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3), max_leaves=6
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
 )
 PATHS: list[tuple[Any, ...]] = []
 
@@ -56,18 +58,22 @@ def load_or_refuse(text: str) -> list[Scenario]:
     try:
         scenarios = loads(text, "f.yaml")
     except ScenarioError as error:
-        assert error.problems
-        for problem in error.problems:
-            file, line, column = problem.where.rsplit(":", 2)
-            assert file == "f.yaml"
-            assert 1 <= int(line) <= text.count("\n") + 2
-            assert int(column) >= 1
-            assert problem.field
-            assert problem.found
-            assert problem.needed
+        check_problems(error, text)
         return []
     assert all(isinstance(scenario, Scenario) for scenario in scenarios)
     return scenarios
+
+
+def check_problems(error: ScenarioError, text: str) -> None:
+    assert error.problems
+    for problem in error.problems:
+        file, line, column = problem.where.rsplit(":", 2)
+        assert file == "f.yaml"
+        assert 1 <= int(line) <= len(text.splitlines()) + 1
+        assert int(column) >= 1
+        assert problem.field
+        assert problem.found
+        assert problem.needed
 
 
 def replaced(node: Any, path: tuple[Any, ...], value: Any) -> Any:

@@ -125,11 +125,23 @@ OTHER_REFUSALS = [
     ("about", 3, "about", "3", "text"),
     ("batch", [1], "batch", "[1]", "a mapping"),
     ("inputs", {"seed": -1}, "inputs.seed", "-1", "at least 0"),
-    ("inputs", {"q": {"distribution": "cauchy"}}, "inputs.q.distribution", "'cauchy'", "one of normal, uniform, constant"),
+    (
+        "inputs",
+        {"q": {"distribution": "cauchy"}},
+        "inputs.q.distribution",
+        "'cauchy'",
+        "one of normal, uniform, constant",
+    ),
     ("inputs", {"poison": "zero"}, "inputs.poison", "'zero'", "one of none, nan, inf, large"),
     ("repeats", 0, "repeats", "0", "at least 1"),
     ("graph", {"capture_lens": [1]}, "graph.capture_lens", "1 lengths", "2, one a sequence"),
-    ("override", {"block_table": [[1], [1, 2]]}, "override.block_table", "rows of different lengths", "rows of one length"),
+    (
+        "override",
+        {"block_table": [[1], [1, 2]]},
+        "override.block_table",
+        "rows of different lengths",
+        "rows of one length",
+    ),
     ("override", {"oracle": "wrong"}, "override.oracle", "'wrong'", "one of intended, as-given"),
     ("equals", {"variant": "other"}, "equals.variant", "'other'", "a variant of this file"),
     ("expect", {"x": {}}, "expect.x", "no outcome", "exactly one of skip, raises, fail, with the reason"),
@@ -222,6 +234,14 @@ def test_no_words_of_the_libraries_below_get_through() -> None:
     messages = "\n".join(str(problem) for text in texts for problem in problems_of(text))
     for word in ("pydantic", "Input should", "http", "validation", "NoneType", "literal"):
         assert word not in messages
+
+
+def test_nothing_of_a_file_reaches_a_terminal_unescaped() -> None:
+    hostile = "\x1b]0;title\x07\n\u202e"
+    texts = [attention_text(model=hostile), scenario_text(name=hostile), scenario_text(batch={"spec": hostile})]
+    texts += [scenario_text(expect={hostile: {"skip": "x"}}), scenario_text(equals={"variant": hostile})]
+    for text in texts:
+        assert all(str(problem).isprintable() for problem in problems_of(text))
 
 
 def test_variants_do_not_repeat_what_is_wrong_with_their_document() -> None:

@@ -34,7 +34,9 @@ def test_it_is_a_schema() -> None:
 
 def test_every_field_is_described() -> None:
     sections = [("scenario", SCHEMA), *SCHEMA["$defs"].items()]
-    missing = [path for name, section in sections for path, field in fields(section, name) if "description" not in field]
+    missing = [
+        path for name, section in sections for path, field in fields(section, name) if "description" not in field
+    ]
     assert missing == []
 
 

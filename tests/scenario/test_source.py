@@ -90,6 +90,8 @@ def test_documents_do_not_share_anchors() -> None:
         ("a: !mine x\n", "f.yaml:1:4: a: found the tag !mine, needed a plain value"),
         ("<<: {a: 1}\n", "f.yaml:1:1: document: found the merge key `<<`"),
         ("[a, b]: 1\n", "f.yaml:1:1: document: found a key that is no text, needed plain keys"),
+        ("'': 1\n", "f.yaml:1:1: document: found an empty key, needed 1 to 200 printable characters"),
+        ('"\\x1b[2J": 1\n', "f.yaml:1:1: document: found the key \\x1b[2J, needed 1 to 200 printable characters"),
         ("a: 1e400\n", "f.yaml:1:4: a: found 1e400, which no float64 can hold, needed a smaller number"),
         ("a: &x [*x]\n", "f.yaml:1:8: a[0]: found the alias *x inside its own anchor"),
         ("a: [1, 2\nb: 3\n", "f.yaml:2:2: file: found text that is not YAML"),
@@ -104,7 +106,8 @@ def test_what_is_refused_says_where_and_what(text: str, message: str) -> None:
 
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{name}: &{name} [{', '.join(['*' + previous] * 9)}]\n" for previous, name in zip("abcdefgh", "bcdefghi", strict=True)
+    f"{name}: &{name} [{', '.join(['*' + previous] * 9)}]\n"
+    for previous, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
 
 HOSTILE = {
