@@ -32,3 +32,17 @@ def new_token_places(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     token = torch.arange(call.q.shape[0], device=call.q.device)
     sequence = torch.searchsorted(starts[1:].contiguous(), token, right=True)
     return locate(call, sequence, call.cache_seqlens.long()[sequence] + token - starts[sequence])
+
+
+def query_positions(call: Call) -> torch.Tensor:
+    """`(total_q,)` int64, the key that each query token is aligned with (bottom-right), on the device."""
+    starts, total = call.cu_seqlens_q.long(), call.total_seqlens.long()
+    token = torch.arange(call.q.shape[0], device=call.q.device)
+    sequence = torch.searchsorted(starts[1:].contiguous(), token, right=True)
+    return total[sequence] - (starts[sequence + 1] - token)
+
+
+def kernel_window(call: Call) -> tuple[int, int]:
+    """(left, right) for functions in which a causal window has 0 on its right."""
+    left, right = call.spec.window_size
+    return (left, 0 if call.spec.causal and left >= 0 else right)

@@ -48,7 +48,7 @@ class Library:
         """Whether it can be imported and runs on `device`."""
         version = self.version()
         if self.needs_cuda and not device.startswith("cuda"):
-            missing = "" if version else f"; it is not installed either ({self.install})"
+            missing = "" if version else f", and is not installed: {self.install}"
             return Availability(False, version, f"{self.title} needs a CUDA GPU{missing}")
         loaded = load(self.modules)
         if loaded.module is None:

@@ -33,6 +33,7 @@ OWN = {
     "flashinfer-fa3": "flashinfer_backend:FlashInferFa3Backend",
     "flashinfer-cuda-cores": "flashinfer_backend:FlashInferCudaCoresBackend",
     "transformers": "transformers_backend:TransformersBackend",
+    "transformers-eager": "transformers_backend:TransformersEagerBackend",
     "vllm-flash-attn": "vllm_flash_attn:VllmFlashAttentionBackend",
     "flex": "flex:FlexBackend",
 }

@@ -200,16 +200,12 @@ def _row(
     first = 0 if left < 0 else position - left
     seen = [j for j in range(len(k)) if first <= j <= last]
     kv_head = head // (batch.num_heads // batch.num_kv_heads)
-    scores = []
-    for j in seen:
-        score = float(q.double() @ k[j, kv_head].double()) * scale
-        if batch.softcap is not None:
-            score = batch.softcap * math.tanh(score / batch.softcap)
-        if batch.alibi is not None:
-            score -= batch.alibi[head] * abs(position - j)
-        scores.append(score)
-    denominator = sum(map(math.exp, scores)) + (0 if batch.sinks is None else math.exp(batch.sinks[head]))
-    out = torch.zeros(batch.dim_v, dtype=torch.float64)
-    for score, j in zip(scores, seen, strict=True):
-        out += math.exp(score) / denominator * v[j, kv_head].double()
+    scores = k[seen, kv_head].double() @ q.double() * scale
+    if batch.softcap is not None:
+        scores = batch.softcap * torch.tanh(scores / batch.softcap)
+    if batch.alibi is not None:
+        scores -= batch.alibi[head] * (position - torch.tensor(seen)).abs()
+    weights = scores.exp()
+    denominator = float(weights.sum()) + (0 if batch.sinks is None else math.exp(batch.sinks[head]))
+    out = weights @ v[seen, kv_head].double() / (denominator or 1)
     return out, math.log(denominator) if denominator else -math.inf

@@ -1,0 +1,104 @@
+"""`flash-attn-4`: FlashAttention-4 (`flash_attn.cute`), varlen and paged-varlen, compiled at a first call.
+
+It has no append: on paged-varlen the tool writes the new tokens first. In its windows None means unlimited, and its
+number of splits defaults to 1 where 0 lets it choose, so it is always passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from pagedbench.backends import lse as lse_forms
+from pagedbench.backends.base import Availability, Output, Traits
+from pagedbench.backends.library import Capabilities, LibraryBackend, accepted, compute_capability, named, parameters
+from pagedbench.backends.loading import Library
+from pagedbench.scenario.model import UNLIMITED
+from pagedbench.tensors.call import Call, CallSpec
+from pagedbench.words import AttnPath
+
+
+class FlashAttention4Backend(LibraryBackend):
+    """FlashAttention-4."""
+
+    name = "flash-attn-4"
+    about = "FlashAttention-4 (CuTe DSL), compiled at a first call; the tool appends"
+    lib = Library(
+        title="flash-attn-4",
+        modules=("flash_attn.cute.interface", "flash_attn.cute"),
+        distributions=("flash-attn-4", "flash_attn_4"),
+        install="pip install 'pagedbench[flash-attn-4]'",
+        capabilities=((8, 0), (12, 9)),
+    )
+    traits = Traits(
+        appends=False,
+        lse_note="(num_heads, total_q)",
+        nan_regions={"TAIL": "may-leak", "HIDDEN": "may-leak"},
+        compile_seconds=60.0,
+    )
+
+    def available(self, device: str) -> Availability:
+        """FlashAttention-2 ships an early `flash_attn.cute` of its own, which is not FlashAttention-4."""
+        found = super().available(device)
+        if found.available and "num_splits" not in parameters(self._function()):
+            reason = f"flash_attn.cute here is the early one that flash-attn 2 ships: {self.lib.install}"
+            return Availability(False, found.version, reason)
+        return found
+
+    def capabilities(self, path: AttnPath) -> Capabilities:
+        """As its interface validates head dims; on compute capability 12 the number of splits is 1."""
+        names = parameters(self._function())
+        return Capabilities(
+            head_dim_v=True,
+            softcap="softcap" in names,
+            sinks=named(self._function(), "learnable_sink", "sinks", "s_aux") is not None,
+            splits="num_splits" in names and compute_capability()[0] != 12,
+        )
+
+    def particular(self, spec: CallSpec) -> Iterator[str]:
+        """Blackwell has kernels for fewer head dims than Hopper."""
+        dims = (spec.head_dim, spec.head_dim_v)
+        if compute_capability()[0] in {10, 11} and max(dims) > 128 and dims not in {(192, 128), (256, 256)}:
+            yield f"head dims {dims}: {self.title} takes up to 128, (192, 128) and (256, 256) on Blackwell"
+
+    def _function(self) -> Any:
+        return self.lib.module().flash_attn_varlen_func
+
+    def varlen(self, call: Call, plan: Any) -> Output:
+        """Contiguous keys."""
+        lengths = {"cu_seqlens_k": call.cu_seqlens_k}
+        return self._call(call, call.k, call.v, lengths)
+
+    def paged_varlen(self, call: Call, plan: Any) -> Output:
+        """Keys through the block table."""
+        table = named(self._function(), "page_table", "block_table") or "page_table"
+        lengths = {"seqused_k": call.total_seqlens, table: call.block_table}
+        return self._call(call, call.k_cache, call.v_cache, lengths)
+
+    def _call(self, call: Call, k: torch.Tensor | None, v: torch.Tensor | None, lengths: dict[str, Any]) -> Output:
+        function, spec = self._function(), call.spec
+        left, right = (None if side == UNLIMITED else side for side in spec.window_size)
+        optional: dict[str, Any] = {
+            "max_seqlen_q": call.max_seqlen_q,
+            "max_seqlen_k": call.max_seqlen_k,
+            "softcap": spec.softcap or 0.0,
+            "num_splits": spec.num_splits,
+            "return_lse": True,
+        }
+        if call.sinks is not None:
+            optional[named(function, "learnable_sink", "sinks", "s_aux") or "learnable_sink"] = call.sinks
+        result = function(
+            call.q,
+            k,
+            v,
+            cu_seqlens_q=call.cu_seqlens_q,
+            softmax_scale=spec.softmax_scale,
+            causal=spec.causal,
+            window_size=(left, 0 if spec.causal and left is not None else right),
+            **lengths,
+            **accepted(function, optional),
+        )
+        out, lse = (result[0], result[1]) if isinstance(result, tuple) else (result, None)
+        return Output(out, None if lse is None else lse_forms.from_heads_first(lse, call))

@@ -1,0 +1,37 @@
+"""Brings what libraries return as log-sum-exp into one form: `(total_q, num_heads)`, fp32, natural logarithm.
+
+Rows that see no key have −inf, or the sink where there are sinks. No waiting for the device.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from pagedbench.backends.indices import query_positions
+from pagedbench.tensors.call import Call
+
+
+def from_heads_first(lse: torch.Tensor, call: Call) -> torch.Tensor:
+    """From `(num_heads, total_q)` or `(batch, num_heads, query_len)`, the forms of the FlashAttention family."""
+    lse = lse.transpose(1, 2).reshape(-1, lse.shape[1]) if lse.dim() == 3 else lse.t()
+    return lse[: call.spec.total_q].contiguous()
+
+
+def empty_rows(lse: torch.Tensor, call: Call) -> torch.Tensor:
+    """+inf, which FlashAttention-2 and -3 write for rows that see no key, becomes −inf, or the sink."""
+    blank: torch.Tensor = lse.new_full((), -math.inf) if call.sinks is None else call.sinks.float()
+    return torch.where(lse == math.inf, blank, lse)
+
+
+def from_base_2(lse: torch.Tensor) -> torch.Tensor:
+    """From a logarithm to base 2."""
+    return lse * math.log(2.0)
+
+
+def without_alibi_shift(lse: torch.Tensor, call: Call) -> torch.Tensor:
+    """FlashAttention-2 adds `slope * j` for key j where it is causal without a window: `slope * position` too much."""
+    if call.alibi_slopes is None or not call.spec.causal or call.spec.windowed:
+        return lse
+    return lse - query_positions(call)[:, None] * call.alibi_slopes.float()
