@@ -1,0 +1,134 @@
+"""Diagnosis: which fault of the catalogue a failing kernel behaves like, from its behaviour alone.
+
+Every fault is a hypothesis: planted in a right kernel it is put the same questions (`probes.py`), and one that answers
+otherwise anywhere is dropped. What is left is named; where nothing is left, nothing is named but the nearest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pagedbench.checks.base import CheckContext, CheckResult
+from pagedbench.faults.catalogue import FAULTS, find_fault
+from pagedbench.faults.evaluate import IllegalAccessError
+from pagedbench.faults.fault import Fault
+from pagedbench.faults.kernel import FaultyBackend
+from pagedbench.faults.probes import REPEATS, Probe, Seen, probes_for, raising_probes, unsteady
+from pagedbench.words import Verdict
+
+DEADLINE_SECONDS = 20.0
+# A hypothesis that explains fewer rows than this is not worth a mention.
+_NEAR = 0.75
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A fault that explains the behaviour. `score` is the share of rows explained, 1 for all of them; `how` says what
+    agrees."""
+
+    fault: str
+    sentence: str
+    score: float
+    how: str
+
+
+def diagnose(
+    context: CheckContext, results: Sequence[CheckResult], *, deadline: float = DEADLINE_SECONDS
+) -> list[Diagnosis]:
+    """The faults that explain a failing cell, best first; empty if nothing failed or nothing comes near.
+
+    Runs the cell's backend a handful of times and the catalogue on the same questions, for at most about `deadline`
+    seconds.
+    """
+    failed = [result for result in results if result.verdict.is_wrong or result.verdict is Verdict.ERROR]
+    if not failed:
+        return []
+    try:
+        if any(result.verdict is Verdict.UNSTABLE for result in failed):
+            unstable = _unstable(context, failed)
+            if unstable:
+                return unstable
+        return _compare(context, probes_for(context), deadline)
+    except Exception:  # the backend raises where it is only asked again: then that is what there is to explain
+        return _compare(context, raising_probes(), deadline)
+
+
+def _unstable(context: CheckContext, failed: Sequence[CheckResult]) -> list[Diagnosis]:
+    """Non-determinism, and numbers that depend on the batch, have no single right answer to compare with."""
+    changed = unsteady(context)
+    if changed:
+        how = f"the output has other bits in {changed} of {REPEATS} equal calls"
+        return [Diagnosis("noise", "the output differs between equal calls", 1.0, how)]
+    only_unstable = all(result.verdict is Verdict.UNSTABLE for result in failed)
+    mentioned = " ".join(result.message for result in failed)
+    if only_unstable and "batch" in mentioned:
+        fault = find_fault("splits-by-batch")
+        return [Diagnosis(fault.name, f"a sequence's output depends on its batch: {fault.sentence}", 1.0, mentioned)]
+    return []
+
+
+@dataclass
+class _Suspect:
+    """A hypothesis on trial: rows explained so far, of those asked about."""
+
+    fault: Fault
+    explained: int = 0
+    asked: int = 0
+
+    @property
+    def score(self) -> float:
+        return self.explained / self.asked if self.asked else 1.0
+
+
+def _compare(context: CheckContext, probes: Sequence[Probe], deadline: float) -> list[Diagnosis]:
+    until = time.monotonic() + deadline
+    suspects = [_Suspect(fault) for fault in FAULTS]
+    dropped: list[_Suspect] = []
+    right_agrees = True
+    for probe in probes:
+        seen = probe.ask(context)
+        right = probe.ask(_with_backend(context, None))
+        right_agrees = right_agrees and bool(probe.agree(seen, right).all())
+        for suspect in list(suspects):
+            if time.monotonic() > until:
+                return _nearest(dropped)
+            if not _explains(context, probe, seen, right, suspect):
+                suspects.remove(suspect)
+                dropped.append(suspect)
+    if right_agrees:
+        return []
+    how = "agrees in " + ", ".join(probe.name for probe in probes)
+    return [_named(suspect, how) for suspect in suspects] or _nearest(dropped)
+
+
+def _explains(context: CheckContext, probe: Probe, seen: Seen, right: Seen, suspect: _Suspect) -> bool:
+    """Whether the hypothesis does what was seen. The score counts the rows in which a right kernel does not."""
+    try:
+        guess = probe.ask(_with_backend(context, suspect.fault))
+    except IllegalAccessError:
+        suspect.asked += 1
+        return False
+    agreed = probe.agree(seen, guess)
+    wrong = ~probe.agree(seen, right)
+    suspect.asked += int(wrong.sum())
+    suspect.explained += int((agreed & wrong).sum())
+    return bool(agreed.all())
+
+
+def _with_backend(context: CheckContext, fault: Fault | None) -> CheckContext:
+    return CheckContext(context.scenario, context.layout, FaultyBackend(fault), context.path, context.device)
+
+
+def _named(suspect: _Suspect, how: str) -> Diagnosis:
+    report = f"; reported as {suspect.fault.report}" if suspect.fault.report else ""
+    return Diagnosis(suspect.fault.name, f"output matches the reference if {suspect.fault.sentence}{report}", 1.0, how)
+
+
+def _nearest(dropped: Sequence[_Suspect]) -> list[Diagnosis]:
+    best = max(dropped, key=lambda suspect: suspect.score, default=None)
+    if best is None or best.score < _NEAR or not best.explained:
+        return []
+    sentence = f"no fault of the catalogue explains all of it; nearest: {best.fault.sentence}"
+    return [Diagnosis(best.fault.name, sentence, best.score, f"explains {best.explained} of {best.asked} wrong rows")]
