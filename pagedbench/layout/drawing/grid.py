@@ -142,7 +142,7 @@ def _cell(layout: BatchLayout, sequence: int, column: int, first_seen: int, *, n
     """One entry; `named` puts its column before it, for lines that leave columns out."""
     entry = int(layout.block_table[sequence, column])
     held = holding(layout, sequence, column, first_seen)
-    cell = Text(f"column {column}: " if named else "", FAINT)
+    cell = Text.assemble((f"column {column}: " if named else "", FAINT))
     if held is None or entry == layout.trash_block:
         return cell.append(f"{entry}" if held is None else f"{entry} trash", FAINT)
     style = shade(sequence) if layout.needed_blocks[sequence, column] else FAINT
