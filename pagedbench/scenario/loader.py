@@ -78,14 +78,15 @@ def _load_text(text: str, file: str, selection: _Selection, sweep: Sweep) -> lis
     problems: list[Problem] = []
     for source in parse(text, file):
         name = source.data.get("name") if isinstance(source.data, dict) else None
-        if selection.has_document(name):
+        if source.problems or selection.has_document(name):
             made, found = _load_document(source, file, sweep)
             scenarios += made
             problems += found
-    linked, unlinked = _link_equals(scenarios)
-    problems += unlinked
     if problems:
         raise ScenarioError(_each_once(problems))
+    linked, unlinked = _link_equals(scenarios)
+    if unlinked:
+        raise ScenarioError(_each_once(unlinked))
     wanted = [scenario for scenario in linked if selection.has_scenario(scenario.name)]
     if scenarios and not wanted:
         hint = nearest(selection.wanted or "", [scenario.name for scenario in linked])
