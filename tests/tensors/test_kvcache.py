@@ -49,7 +49,7 @@ def test_whatever_is_written_by_slot_is_gathered_by_slot(order: list[int], name:
 
 
 class TestBesideTransformers:
-    """The cache of transformers 5.17 on the same batches: same indices up to the names of blocks, same gathered keys."""
+    """The cache of transformers 5.17 on the same batches: same indices up to block names, same gathered keys."""
 
     BLOCKS = 40
 

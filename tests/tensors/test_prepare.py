@@ -61,7 +61,7 @@ def test_an_override_reaches_the_kernel_and_only_what_it_names() -> None:
     assert call.host is not None
     assert call.host.cu_seqlens_q.tolist() == [0, 2, 2, 3]
     assert call.cache_seqlens.tolist() == [30, 32, 70]
-    with pytest.raises(UsageError, match="override.block_table"):
+    with pytest.raises(UsageError, match=r"override\.block_table"):
         prepared(replace(docs_decode(), override=Override({"block_table": (1, 2)})))
 
 
