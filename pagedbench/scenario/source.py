@@ -237,9 +237,8 @@ class _Composer:
         if event.tag is not None:
             self._refuse(path, place, f"the tag {shown(event.tag)} on a key", "plain keys")
         if not event.value.isprintable() or not 0 < len(event.value) <= MAX_KEY_CHARACTERS:
-            self._refuse(
-                path, place, f"the key {shown(event.value)}", f"1 to {MAX_KEY_CHARACTERS} printable characters"
-            )
+            found = f"the key {shown(event.value)}" if event.value else "an empty key"
+            self._refuse(path, place, found, f"1 to {MAX_KEY_CHARACTERS} printable characters")
             return ""
         if event.value == "<<" and event.implicit[0]:
             hint = "merge keys left YAML in 1.2: repeat the fields, use an alias for a whole section, or a matrix"
