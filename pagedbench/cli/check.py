@@ -27,6 +27,11 @@ def command(
     timeout: o.Timeout = 60.0,
     sanitize: o.Sanitize = None,
     floor: Annotated[bool, typer.Option("--floor", help="Print the smallest fault that would be caught.")] = False,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Time the cells, too, and hold them against a baseline.", show_default=False),
+    ] = None,
+    across: o.Across = False,
     require: o.Require = None,
     strict: o.Strict = False,
     resume: o.Resume = False,
@@ -46,9 +51,13 @@ def command(
     Exit codes: 0 right, 1 a kernel is wrong, 2 wrong command line or scenario, 3 nothing was checked, 4 slower than the
     baseline, 5 an error, a crash, a time-out or no reference: no verdict.
     """
+    from dataclasses import replace
+
     from pagedbench.cli.judging import Gate, Request, conclude, judge
     from pagedbench.cli.outputs import OutputFiles
     from pagedbench.report.github import on_github
+    from pagedbench.results.baseline import MIN_PROCESSES, load_baseline
+    from pagedbench.timing.options import TimingOptions
 
     annotate = on_github() if github is None else github
     files = OutputFiles(json=json, csv=csv, markdown=markdown, junit=junit, html=html, sarif=sarif, github=annotate)
@@ -66,4 +75,9 @@ def command(
         resume=resume,
         files=files,
     )
-    conclude(judge(request), files, Gate(require or (), strict))
+    if baseline is None:
+        conclude(judge(request), files, Gate(require or (), strict))
+    else:
+        old = load_baseline(baseline)
+        result = judge(replace(request, timing=TimingOptions()), processes=MIN_PROCESSES)
+        conclude(result, files, Gate(require or (), strict, old, across))

@@ -12,7 +12,9 @@ from rich.text import Text
 from pagedbench.cli.outputs import OutputFiles
 from pagedbench.cli.progress import CellProgress
 from pagedbench.errors import UsageError
-from pagedbench.report.table import make_console, render
+from pagedbench.report.changes import render_changes
+from pagedbench.report.table import make_console, one_a_cell, render
+from pagedbench.results.baseline import BaselineComparison, compare_records
 from pagedbench.results.record import CellRecord
 from pagedbench.results.store import RecordStore, read_unfinished
 from pagedbench.runner.cells import JudgeOptions, plan
@@ -52,18 +54,47 @@ class Gate:
 
     require: Sequence[str] = ()
     strict: bool = False
+    baseline: Sequence[CellRecord] | None = None
+    across: bool = False
+
+    def unmet(self, records: Sequence[CellRecord], comparison: BaselineComparison | None) -> list[str]:
+        """A sentence for everything that had to be judged and was not."""
+        sentences = unmet_requirements(records, self.require)
+        if self.strict:
+            sentences += [f"--strict: {sentence}" for sentence in strict_failures(records)]
+        if comparison is not None:
+            sentences += [f"{c.key[0]} {c.key[1]}:{c.key[2]}: {c.reason}" for c in comparison.missing]
+        return sentences
 
 
-def judge(request: Request) -> RunResult:
-    """Judge all cells of a request; records go to the file of `--json` as they are made.
+def judge(request: Request, processes: int = 1) -> RunResult:
+    """Judge all cells of a request, in so many worker processes one after the other, each judging all.
 
-    Raises `UsageError` and `ScenarioError` before anything runs.
+    Records go to the file of `--json` as they are made. Raises `UsageError` and `ScenarioError` before anything runs.
     """
     if request.resume and request.files.json is None:
         raise UsageError("--resume needs the file to go on from", "give it with --json FILE")
-    options = WorkerOptions(request.device, request.timeout, request.sanitizer)
+    request.files.prepare()
+    earlier = _earlier(request)
+    everything = RunResult(planned=0)
     with ExitStack() as stack:
-        workers = stack.enter_context(Workers(options))  # first: its imports overlap with the loading below
+        kept = [record for records in earlier.values() for record in records]
+        store = stack.enter_context(RecordStore(request.files.json, kept)) if request.files.json else None
+        for number in range(processes):
+            done = {fingerprint: rs[number] for fingerprint, rs in earlier.items() if len(rs) > number}
+            result = _judge_once(request, store, done)
+            everything.records += result.records
+            everything.planned += result.planned
+            everything.interrupted_by = result.interrupted_by
+            if result.interrupted_by is not None:
+                break
+    return everything
+
+
+def _judge_once(request: Request, store: RecordStore | None, done: Mapping[str, CellRecord]) -> RunResult:
+    """Judge all cells with one set of workers."""
+    with Workers(WorkerOptions(request.device, request.timeout, request.sanitizer)) as workers:
+        # The first worker's imports overlap with this.
         scenarios = [_seeded(s, request.seed) for s in load_scenarios(request.scenarios)]
         cells = plan(scenarios, workers.resolve(request.backends, request.paths))
         judging = JudgeOptions(
@@ -75,22 +106,23 @@ def judge(request: Request) -> RunResult:
             pictures=request.pictures,
             sanitizer=request.sanitizer,
         )
-        done = _earlier(request)
-        store = stack.enter_context(RecordStore(request.files.json, done.values())) if request.files.json else None
-        progress = stack.enter_context(CellProgress(make_console(stderr=True), len(cells)))
-        return run_cells(cells, workers, judging, progress, store=store, done=done)
+        with CellProgress(make_console(stderr=True), len(cells)) as progress:
+            return run_cells(cells, workers, judging, progress, store=store, done=done)
 
 
-def conclude(result: RunResult, files: OutputFiles, gate: Gate, *, slower: bool = False) -> None:
+def conclude(result: RunResult, files: OutputFiles, gate: Gate) -> None:
     """Show a result, write the files asked for, and leave with the exit code that it deserves."""
+    comparison = None
+    if gate.baseline is not None and result.interrupted_by is None:
+        comparison = compare_records(result.records, gate.baseline, across=gate.across)
     try:
-        make_console().print(render(result.records))
+        make_console().print(render(one_a_cell(result.records)))
+        if comparison is not None:
+            make_console().print(render_changes(comparison))
     finally:  # the reader of a pipe may have gone, which is no reason to lose the files
         files.write(result.records)
     warnings = make_console(stderr=True)
-    unmet = unmet_requirements(result.records, gate.require)
-    if gate.strict:
-        unmet += [f"--strict: {sentence}" for sentence in strict_failures(result.records)]
+    unmet = gate.unmet(result.records, comparison)
     for sentence in unmet:
         warnings.print(Text(f"failure: {sentence}", style="bold red"))
     if result.interrupted_by is not None:
@@ -98,6 +130,7 @@ def conclude(result: RunResult, files: OutputFiles, gate: Gate, *, slower: bool 
         more = "; --resume goes on from there" if files.json else ""
         warnings.print(Text(f"interrupted by {result.interrupted_by.name}: {done}{more}", style="bold"))
         raise typer.Exit(SIGNAL_EXIT + result.interrupted_by)
+    slower = comparison is not None and comparison.slower
     raise typer.Exit(final_exit_code(result.records, undecided=bool(unmet), slower=slower))
 
 
@@ -105,8 +138,10 @@ def _seeded(scenario: Scenario, seed: int | None) -> Scenario:
     return scenario if seed is None else replace(scenario, inputs=replace(scenario.inputs, seed=seed))
 
 
-def _earlier(request: Request) -> Mapping[str, CellRecord]:
-    """Records of the run that this one goes on from, by fingerprint."""
-    if not (request.resume and request.files.json):
-        return {}
-    return {record.fingerprint: record for record in read_unfinished(request.files.json)}
+def _earlier(request: Request) -> Mapping[str, list[CellRecord]]:
+    """Records of the run that this one goes on from, by fingerprint: one for each process that judged the cell."""
+    found: dict[str, list[CellRecord]] = {}
+    if request.resume and request.files.json:
+        for record in read_unfinished(request.files.json):
+            found.setdefault(record.fingerprint, []).append(record)
+    return found

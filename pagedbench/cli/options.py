@@ -92,6 +92,7 @@ Strict = Annotated[
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on from what the file of --json holds of an earlier, interrupted run.")
 ]
+Across = Annotated[bool, typer.Option("--across", help="Compare times although the environments differ.")]
 Sanitize = Annotated[
     str | None,
     typer.Option(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from pagedbench.errors import UsageError
 from pagedbench.results.record import CellRecord
 from pagedbench.results.store import write_text
 
@@ -15,7 +17,7 @@ _FORMS = {
     "csv": ("csvfile", "csv_table"),
     "markdown": ("markdown", "markdown"),
     "junit": ("junit", "junit"),
-    "html": ("html", "html"),
+    "html": ("page.page", "html_page"),
     "sarif": ("sarif", "sarif"),
 }
 
@@ -31,6 +33,18 @@ class OutputFiles:
     html: Path | None = None
     sarif: Path | None = None
     github: bool = False
+
+    def prepare(self) -> None:
+        """Make the folders. Raises `UsageError` for what could not be written: before a long run, not after it."""
+        for file in (self.json, *(getattr(self, form) for form in _FORMS)):
+            if file is None:
+                continue
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"cannot write {file}: {error.strerror}") from error
+            if not os.access(file.parent, os.W_OK):
+                raise UsageError(f"cannot write {file}: its folder is read-only")
 
     def write(self, records: Sequence[CellRecord]) -> None:
         """Write every form asked for except `json`, each whole or not at all."""

@@ -22,6 +22,7 @@ from pagedbench.words import Verdict
 MAX_COLUMNS = 100
 _FINDINGS_SHOWN = 3
 _CELLS_NAMED = 3
+_FAILURES_SHOWN = 10
 _HANG = "    "
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
@@ -50,6 +51,16 @@ def render(records: Sequence[CellRecord]) -> RenderableType:
     for section in (_failures, _skips, _expected, _warnings, _remarks, _checks_run):
         parts.extend(section(records))
     return Group(*parts, summary(records))
+
+
+def one_a_cell(records: Sequence[CellRecord]) -> list[CellRecord]:
+    """Of cells that several processes judged, the first record that is no pass, else the first."""
+    chosen: dict[tuple[str, str, str, str], CellRecord] = {}
+    for record in records:
+        before = chosen.get(record.key)
+        if before is None or (before.verdict is Verdict.PASS and record.verdict is not Verdict.PASS):
+            chosen[record.key] = record
+    return list(chosen.values())
 
 
 def results_table(records: Sequence[CellRecord]) -> Table:
@@ -84,7 +95,7 @@ def _error(record: CellRecord) -> str:
     if record.worst_error is None:
         return "–"
     mark = "*" if record.sampled_rows is not None else ""
-    return f"{record.worst_error:.2f}{mark}"
+    return f"{record.worst_error:.2f}{mark}" if record.worst_error < 10 else f"{three_digits(record.worst_error)}{mark}"
 
 
 def duration(microseconds: float | None, spread: float | None = None) -> str:
@@ -111,14 +122,16 @@ def three_digits(value: float | None) -> str:
 
 def _failures(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
     """For each cell that failed: which, why, where it is worst, and what explains it."""
-    for record in records:
-        if not (record.verdict.is_wrong or record.verdict.is_undecided):
-            continue
+    failed = [r for r in records if r.verdict.is_wrong or r.verdict.is_undecided]
+    for record in failed[:_FAILURES_SHOWN]:
         yield Text()
         yield Text.assemble(
             (record.verdict.value, style_of(record.verdict)), " ", (f"{record.scenario} {record.target}", "bold")
         )
         yield from map(_indented, failure_lines(record))
+    rest = failed[_FAILURES_SHOWN:]
+    if rest:
+        yield Text(f"\n… and {_count(len(rest), 'more failure')}, in full in the record (--json) or the page (--html)")
 
 
 def failure_lines(record: CellRecord) -> Iterator[str]:
@@ -146,7 +159,7 @@ def _check_lines(check: CheckDict) -> Iterator[str]:
         yield f"  … and {len(check['findings']) - _FINDINGS_SHOWN} more (in the record)"
 
 
-_PLACES = ("sequence", "query_token", "head", "key", "logical_block", "physical_block")
+_PLACES = ("sequence", "query_token", "head", "logical_block", "physical_block")
 
 
 def finding_line(finding: FindingDict) -> str:

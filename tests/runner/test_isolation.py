@@ -1,4 +1,4 @@
-"""A kernel that crashes, hangs or eats the memory costs its own cell and nothing else; nor does the end of the parent."""
+"""A kernel that crashes, hangs or eats the memory costs its own cell; the end of the parent costs one at most."""
 
 from __future__ import annotations
 

@@ -1,0 +1,103 @@
+"""`pagedbench baseline`: keep records to hold later versions against, and compare by hand."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pagedbench.cli import options as o
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pagedbench.results.record import CellRecord
+
+PROCESSES = 3
+
+
+class Action(str, Enum):
+    """What to do."""
+
+    SAVE = "save"
+    COMPARE = "compare"
+    LIST = "list"
+
+
+def command(
+    action: Annotated[Action, typer.Argument(help="save, compare or list.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The baseline's name.", show_default=False)] = "",
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files of records, or scenarios to run now.", metavar="SOURCE", show_default=False),
+    ] = None,
+    backend: o.Backends = None,
+    path: o.Paths = None,
+    device: o.Device = "auto",
+    timeout: o.Timeout = 60.0,
+    processes: Annotated[int, typer.Option(min=PROCESSES, help="Worker processes that time each cell.")] = PROCESSES,
+    across: o.Across = False,
+) -> None:
+    """Save records as a baseline (results/baselines/NAME.jsonl), compare records with one, or list them.
+
+    `save NAME SCENARIO...` runs the scenarios in three processes; `save NAME RECORDS...` takes what `run --json` wrote.
+    `compare NAME RECORDS...` exits 1 for a cell that is not right any more, 4 for one that is slower beyond doubt.
+    """
+    from pagedbench.cli.judging import Request
+    from pagedbench.errors import UsageError
+    from pagedbench.results.baseline import FOLDER, save_baseline
+    from pagedbench.timing.options import TimingOptions
+
+    if action is Action.LIST:
+        typer.echo("\n".join(sorted(file.stem for file in FOLDER.glob("*.jsonl"))) or f"no baselines in {FOLDER}")
+        return
+    files = [Path(source) for source in sources or () if source.endswith(".jsonl")]
+    scenarios = [source for source in sources or () if not source.endswith(".jsonl")]
+    if not sources or (files and scenarios):
+        raise UsageError(f"baseline {action.value} needs records or scenarios", "give .jsonl files, or scenarios")
+    request = Request(
+        command="run",
+        scenarios=scenarios,
+        suite="run",
+        backends=backend or (),
+        paths=path or (),
+        device=device,
+        timeout=timeout,
+        timing=TimingOptions(),
+    )
+    records = _read(files) if files else _run(request, processes)
+    if action is Action.SAVE:
+        typer.echo(f"saved {len(records)} records as {save_baseline(name, records)}")
+    else:
+        _compare(records, name, across=across)
+
+
+def _read(files: Sequence[Path]) -> list[CellRecord]:
+    from pagedbench.results.store import read_records
+
+    return [record for file in files for record in read_records(file)]
+
+
+def _run(request: object, processes: int) -> list[CellRecord]:
+    from pagedbench.cli.judging import SIGNAL_EXIT, Request, judge
+    from pagedbench.report.table import make_console, one_a_cell, render
+
+    assert isinstance(request, Request)
+    result = judge(request, processes)
+    make_console().print(render(one_a_cell(result.records)))
+    if result.interrupted_by is not None:
+        raise typer.Exit(SIGNAL_EXIT + result.interrupted_by)
+    return result.records
+
+
+def _compare(records: Sequence[CellRecord], name: str, *, across: bool) -> None:
+    from pagedbench.report.changes import render_changes
+    from pagedbench.report.table import make_console
+    from pagedbench.results.baseline import compare_records, load_baseline
+    from pagedbench.runner.outcome import final_exit_code
+
+    comparison = compare_records(records, load_baseline(name), across=across)
+    make_console().print(render_changes(comparison))
+    raise typer.Exit(final_exit_code(records, undecided=bool(comparison.missing), slower=comparison.slower))

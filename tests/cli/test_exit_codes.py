@@ -1,0 +1,139 @@
+"""The exit codes of `run` and `check`, one by one; nothing passes by default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pagedbench.results.store import read_records
+
+from .conftest import SCENARIO, Command
+
+COMMANDS = pytest.mark.parametrize("name", ["run", "check"])
+
+
+@COMMANDS
+def test_0_every_cell_that_was_not_skipped_passed(command: Command, name: str) -> None:
+    ended = command(name, scenarios=["right", "skipped"])
+    assert ended.code == 0, ended.err
+    assert "2 cells: 1 PASS, 1 SKIPPED" in ended.out
+
+
+@COMMANDS
+@pytest.mark.parametrize(
+    "wrong",
+    ["mismatch", "footprint", "leak", "not-written", "corrupted", "unstable"],
+)
+def test_1_a_kernel_is_wrong(command: Command, name: str, wrong: str) -> None:
+    assert command(name, scenarios=["right", wrong, "crashed"]).code == 1
+
+
+def test_2_the_command_line_is_wrong(command: Command) -> None:
+    assert command("run").code == 2
+    assert command("run", "--no-such-option", scenarios=["right"]).code == 2
+    unknown = command("check", "docs-decoed")
+    assert unknown.code == 2
+    assert "hint: did you mean docs-decode?" in unknown.err
+
+
+def test_2_an_unknown_backend_with_the_nearest_name(command: Command) -> None:
+    ended = command("check", "--backend", "torhc", scenarios=["right"])
+    assert ended.code == 2
+    assert "error: there is no backend 'torhc'" in ended.err
+    assert "hint: did you mean torch?" in ended.err
+
+
+def test_2_one_invalid_scenario_and_nothing_runs(command: Command, tmp_path: Path) -> None:
+    bad = SCENARIO.format(name="bad").replace("cached_lens: [5]", "cached_lens: [5, 6]")
+    (tmp_path / "bad.yaml").write_text(bad)
+    ended = command("run", "bad.yaml", "--json", "records.jsonl", scenarios=["right"])
+    assert ended.code == 2
+    assert "bad.yaml:3:" in ended.err
+    assert ended.out == ""
+
+
+def test_2_resume_needs_a_file(command: Command) -> None:
+    assert "--json" in command("check", "--resume", scenarios=["right"]).err
+
+
+@COMMANDS
+def test_3_nothing_was_checked(command: Command, name: str) -> None:
+    ended = command(name, scenarios=["skipped"])
+    assert ended.code == 3
+    assert "SKIPPED is skipped" in ended.out
+
+
+@COMMANDS
+@pytest.mark.parametrize("undecided", ["error", "crashed", "timed-out", "no-reference"])
+def test_5_no_verdict(command: Command, name: str, undecided: str) -> None:
+    assert command(name, scenarios=["right", undecided]).code == 5
+
+
+def test_5_a_skip_of_a_required_backend(command: Command) -> None:
+    assert command("check", scenarios=["right", "skipped"]).code == 0
+    ended = command("check", "--require", "torch", scenarios=["right", "skipped"])
+    assert ended.code == 5
+    assert "torch is required, but skipped was skipped: is skipped" in ended.err
+    assert command("check", "--require", "triton", scenarios=["right"]).code == 5
+
+
+def test_5_a_pass_that_could_not_have_failed_only_when_strict(command: Command) -> None:
+    lenient = command("check", scenarios=["blind"])
+    assert lenient.code == 0
+    assert "BLIND: one block a sequence" in lenient.out
+    assert command("check", "--strict", scenarios=["blind"]).code == 5
+
+
+def test_an_expected_failure_is_fine_but_no_pass(command: Command) -> None:
+    known = "expect: {torch: {fail: upstream 123}}\n"
+    assert command("check", scenarios=["mismatch", "right"], extra=known).code == 0
+    alone = command("check", scenarios=["mismatch"], extra=known)
+    assert alone.code == 3
+    assert "EXPECTED" in alone.out
+
+
+def test_an_expectation_that_no_longer_holds_is_reported_and_strict_fails_it(command: Command) -> None:
+    known = "expect: {torch: {fail: upstream 123}}\n"
+    ended = command("check", scenarios=["right"], extra=known)
+    assert ended.code == 0
+    assert "now passes: remove the expectation" in ended.out
+    assert command("check", "--strict", scenarios=["right"], extra=known).code == 5
+
+
+def test_130_ctrl_c_keeps_what_was_done(command: Command) -> None:
+    ended = command("check", "--json", "records.jsonl", scenarios=["right", "interrupted", "mismatch"])
+    assert ended.code == 130
+    assert "1 of 3 cells were done; --resume goes on from there" in ended.err
+    assert [r.scenario for r in read_records(Path("records.jsonl"))] == ["right"]
+
+
+def test_resume_judges_only_what_is_missing_or_changed(command: Command) -> None:
+    records = Path("records.jsonl")
+    command("check", "--json", records, scenarios=["right", "interrupted"])
+    first = read_records(records)[0]
+    command("check", "--json", records, "--resume", scenarios=["right", "skipped"])
+    assert [r.run == first.run for r in read_records(records)] == [True, False]
+    command("check", "--json", records, "--resume", "--seed", 7, scenarios=["right"])
+    assert read_records(records)[-1].seed == 7
+
+
+@COMMANDS
+def test_every_output_file_is_written_whatever_the_verdict(command: Command, name: str, tmp_path: Path) -> None:
+    forms = ("json", "csv", "markdown", "junit", "html")
+    arguments = [part for form in forms for part in (f"--{form}", f"out.{form}")]
+    assert command(name, *arguments, scenarios=["right", "mismatch"]).code == 1
+    for form in forms:
+        assert "mismatch" in (tmp_path / f"out.{form}").read_text(), form
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ended = command("check", "--junit", "file/out.xml", scenarios=["right"])
+    assert ended.code == 2
+    assert ended.out == ""
+
+
+def test_on_github_annotations_are_printed(command: Command) -> None:
+    assert "::error" in command("check", "--github", scenarios=["mismatch"]).out
+    assert "::error" not in command("check", scenarios=["mismatch"]).out

@@ -1,0 +1,145 @@
+"""One cell walked in this process: which step decides it, and what its record then says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pagedbench.results.record import CellRecord
+from pagedbench.runner.cell import judge, read_failure
+from pagedbench.runner.protocol import Job
+from pagedbench.scenario.loader import loads
+from pagedbench.timing.options import TimingOptions
+from pagedbench.words import Verdict
+
+from .conftest import KERNELS, SCENARIO
+
+
+@pytest.fixture(autouse=True)
+def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is the tests' own: its address space must not be limited."""
+    monkeypatch.setattr("pagedbench.runner.cell.limit_address_space", lambda need, threads: need)
+
+
+def walk(backend: str = "good", text: str = "", **job: object) -> tuple[CellRecord, list[str]]:
+    scenario, *others = loads(text or SCENARIO.format(name="small"))
+    events: list[str] = []
+    asked: dict[str, object] = {"path": "decode", "device": "cpu", "suite": "run"}
+    known = backend == "torch" or ".py:" in backend
+    asked["backend"] = backend if known else f"{KERNELS}:{backend}_decode"
+    if others:
+        scenario, asked["related"] = others[0], scenario
+
+    def tell(event: str, **values: object) -> None:
+        events.append(str(values.get("name", event)))
+
+    return judge(Job(scenario=scenario, **{**asked, **job}), tell).record, events  # type: ignore[arg-type]
+
+
+def test_a_right_cell_passes_and_every_stage_is_told() -> None:
+    record, events = walk()
+    assert record.verdict is Verdict.PASS
+    assert record.worst_error is not None
+    assert 0 < record.worst_error <= 1
+    assert events[:3] == ["its preparation", "the check accuracy", "check"]
+    assert record.memory is not None
+    assert record.memory["need"] < record.memory["have"]
+
+
+def test_a_wrong_cell_is_not_timed() -> None:
+    record, events = walk("wrong", timing=TimingOptions())
+    assert record.verdict is Verdict.MISMATCH
+    assert record.timing is None
+    assert "its timing" not in events
+
+
+def test_a_right_cell_is_timed_and_looked_at_again() -> None:
+    quick = TimingOptions(min_samples=3, max_samples=3, max_seconds=0.1, warmup_seconds=0.0)
+    record, _ = walk(timing=quick)
+    assert record.verdict is Verdict.PASS
+    assert record.timing is not None
+    assert record.time_us is not None
+    assert record.work == {"bytes": (6 + 10 + 2) * 2 * 32 * 2 + 2 * 2 * 4 * 16 * 2, "flops": 2 * 32 * 16 * 4}
+
+
+def test_fast_and_wrong_does_not_pass(tmp_path: Path) -> None:
+    """A kernel that stops computing after its tenth call."""
+    kernel = tmp_path / "tiring.py"
+    kernel.write_text(
+        KERNELS.read_text()
+        + "\ncalls = 0\n\ndef tiring_decode(q, k_cache, v_cache, block_table, total_seqlens, softmax_scale):\n"
+        "    global calls\n    calls += 1\n"
+        "    if calls > 10:\n        return torch.zeros_like(q)\n"
+        "    return good_decode(q, k_cache, v_cache, block_table, total_seqlens, softmax_scale)\n"
+    )
+    quick = TimingOptions(min_samples=30, max_samples=30, max_seconds=1.0, warmup_seconds=0.0)
+    record, _ = walk(f"{kernel}:tiring_decode", timing=quick)
+    assert record.verdict is Verdict.MISMATCH
+    assert record.checks[-1]["check"] == "after timing"
+    assert record.time_us is None
+
+
+def test_an_exception_of_the_kernel_is_an_error_with_its_message_and_traceback() -> None:
+    record, _ = walk("raising")
+    assert record.verdict is Verdict.ERROR
+    assert record.message == "ValueError: the kernel refuses"
+    assert record.error is not None
+    assert "raising_decode" in record.error
+    assert [c["check"] for c in record.checks] == ["accuracy"]
+
+
+def test_a_kernel_that_exits_is_an_error_and_not_the_end() -> None:
+    assert walk("exiting")[0].verdict is Verdict.ERROR
+
+
+def test_decode_cannot_take_prefill() -> None:
+    ragged = SCENARIO.format(name="ragged").replace("[1, 1]", "[3, 1]")
+    record, _ = walk("torch", ragged)
+    assert record.verdict is Verdict.SKIPPED
+    assert record.message == "decode cannot take prefill: its query lengths differ, 1 to 3"
+
+
+def test_what_does_not_fit_is_skipped_with_need_and_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pagedbench.runner.cell.available_bytes", lambda device: 1 << 20)
+    record, _ = walk()
+    assert record.verdict is Verdict.SKIPPED
+    assert "of memory, 0.0 GiB are free" in record.message
+
+
+def test_a_missing_path_is_skipped() -> None:
+    record, _ = walk(path="varlen")
+    assert record.verdict is Verdict.SKIPPED
+    assert "varlen" in record.message
+
+
+def test_a_scenario_that_asks_for_repeats_gets_them() -> None:
+    record, _ = walk(text=SCENARIO.format(name="small") + "repeats: 3\n")
+    assert [c["message"] for c in record.checks if c["check"] == "repeats"] == ["3 calls, all right, the same bits"]
+
+
+@pytest.mark.parametrize("within", ["bitwise", "budget"])
+def test_variants_that_must_be_equal_are_compared(within: str) -> None:
+    matrix = f"matrix: {{cache.padding: [-1, 0]}}\nequals: {{variant: cache.padding=-1, within: {within}}}\n"
+    record, _ = walk(text=SCENARIO.format(name="small") + matrix)
+    assert record.scenario == "small[cache.padding=0]"
+    equals = next(c for c in record.checks if c["check"] == "equals")
+    assert equals["verdict"] == "PASS", equals
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict", "spent"),
+    [
+        (MemoryError(), Verdict.ERROR, True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), Verdict.ERROR, True),
+        (torch.OutOfMemoryError("CUDA out of memory"), Verdict.ERROR, True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered\nmore"), Verdict.CRASHED, True),
+        (ValueError("block size"), Verdict.ERROR, False),
+    ],
+)
+def test_what_an_exception_means(error: Exception, verdict: Verdict, spent: bool) -> None:
+    failure = read_failure(error)
+    assert failure.verdict is verdict
+    assert failure.worker_is_spent is spent
+    assert "\n" not in failure.message
