@@ -1,6 +1,7 @@
 """Footprint: which slots each row read, and how often, exactly, for K and for V, at any length.
 
-Detection is `footprint_detect.py`, location `footprint_locate.py`, the sentences `footprint_words.py`. Scale, softcap and
+Detection is `footprint_detect.py`, location `footprint_locate.py`, the sentences `footprint_words.py`. Scale, softcap
+and
 the numbers themselves are the accuracy check's: here all weights are equal.
 """
 
@@ -128,7 +129,9 @@ def _by_head(
     return grouped
 
 
-def _special_case(context: CheckContext, deviation: Deviation, row: int, heads: list[int]) -> dict[str, list[int]] | None:
+def _special_case(
+    context: CheckContext, deviation: Deviation, row: int, heads: list[int]
+) -> dict[str, list[int]] | None:
     """What the sums alone give away: nothing written, all zero, or those of another KV head or another row."""
     decoded = deviation.decoded[row, heads]
     if not bool(decoded.isfinite().all()):
@@ -140,7 +143,9 @@ def _special_case(context: CheckContext, deviation: Deviation, row: int, heads: 
     return _another_head(context, deviation, row, heads) or _another_row(context, deviation, row, heads)
 
 
-def _another_head(context: CheckContext, deviation: Deviation, row: int, heads: list[int]) -> dict[str, list[int]] | None:
+def _another_head(
+    context: CheckContext, deviation: Deviation, row: int, heads: list[int]
+) -> dict[str, list[int]] | None:
     """Every failing head has the sums of another KV head."""
     group = context.scenario.attention.group_size
     grouped: dict[str, list[int]] = {}
@@ -152,7 +157,9 @@ def _another_head(context: CheckContext, deviation: Deviation, row: int, heads: 
     return grouped
 
 
-def _another_row(context: CheckContext, deviation: Deviation, row: int, heads: list[int]) -> dict[str, list[int]] | None:
+def _another_row(
+    context: CheckContext, deviation: Deviation, row: int, heads: list[int]
+) -> dict[str, list[int]] | None:
     """The output is what another query token should have."""
     head = heads[0]
     as_other = deviation.decoded[row, head] * (deviation.mass[:, head] / deviation.mass[row, head])[:, None]
@@ -184,3 +191,15 @@ def read_slots_of(context: CheckContext, deviation: Deviation, sequence: int, ro
     placed = slots >= 0
     wanted = (visible[:, None] & included)[..., placed]
     return locate(probe, slots[placed], layout.num_blocks * layout.block_size, wanted, layout.block_size)
+
+
+def first_deviation(context: CheckContext) -> Deviation | None:
+    """The first coded call that comes out wrong, or None: where a picture or a search begins."""
+    k_side = k_side_impossible(context.scenario, context.layout.max_seqlen_k) is None
+    return next((found for found in _deviations(context, k_side=k_side) if found.found), None)
+
+
+def worst_sequence(context: CheckContext, deviation: Deviation) -> int | None:
+    """The sequence with the most wrong rows; None where only the LSE is wrong."""
+    sequences = _failing_sequences(context, deviation.sums)
+    return sequences[0] if sequences else None

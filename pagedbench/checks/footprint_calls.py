@@ -1,6 +1,7 @@
 """Coded calls of the footprint: numbers into a backend, sums or counts out of it.
 
-`Coding` says how large codes are and where scores stand; `CodedCall` is one call with V codes in every slot of the pool,
+`Coding` says how large codes are and where scores stand; `CodedCall` is one call with V codes in every slot of the
+pool,
 those that must not be read included, and K zero, or far below where a key is left out.
 """
 
@@ -80,7 +81,8 @@ SlotCodes = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class CodedCall:
-    """V codes of the logical keys `(total_k, heads, channels)`, which of them count `(total_k, heads)`, and the same for
+    """V codes of the logical keys `(total_k, heads, channels)`, which of them count `(total_k, heads)`, and the same
+    for
     slots that hold no key yet and must not be read."""
 
     codes: torch.Tensor
@@ -99,7 +101,7 @@ def run_coded(context: CheckContext, call: CodedCall, coding: Coding) -> Output:
     prepared = context.prepare(inputs=inputs, fill=_FILL)
     slots = slot_map(context.layout, prepared.pool.k.device)
     for region in UNREAD:
-        for at in slots.slots(region).split(_SLOTS_AT_ONCE):
+        for at in torch.split(slots.slots(region), _SLOTS_AT_ONCE):
             put_slots(prepared.pool.v, at, _values(call.unread_codes(at), coding, kv))
             put_slots(prepared.pool.k, at, _keys(call.unread_included(at), coding, spec.head_dim, kv))
     if prepared.call.sinks is not None and coding.sink is not None:
@@ -110,7 +112,8 @@ def run_coded(context: CheckContext, call: CodedCall, coding: Coding) -> Output:
 
 
 def _keys(included: torch.Tensor, coding: Coding, head_dim: int, dtype: torch.dtype) -> torch.Tensor:
-    """K for each (key, KV head): 0 for those that count (+k under a softcap, whose ends are ±cap), −k for the others."""
+    """K for each (key, KV head): 0 for those that count (+k under a softcap, whose ends are ±cap), −k for the
+    others."""
     top = coding.k if coding.peak else 0.0
     row = torch.where(included, top, -coding.k).to(dtype)
     return row[..., None].expand(*included.shape, head_dim).contiguous()

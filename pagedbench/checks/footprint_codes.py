@@ -89,7 +89,8 @@ def odd_codes(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tenso
 
 
 def expected_sums(codes: torch.Tensor, included: torch.Tensor, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each row and KV head the sum of its codes `(total_q, heads, channels)` and its included keys `(total_q, heads)`."""
+    """For each row and KV head the sum of its codes `(total_q, heads, channels)` and its included keys `(total_q,
+    heads)`."""
     weighted = codes * included[..., None]
     sums = _prefix(weighted)
     counts = _prefix(included.to(torch.int8))

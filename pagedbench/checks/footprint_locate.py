@@ -26,7 +26,8 @@ class Reads:
     """What the rows of one sequence read, for every head.
 
     `counts` `(rows, num_heads, keys)`: how often each of the sequence's keys was read; `wanted` `(rows, heads, keys)`
-    bool, what it should have read. `foreign`: slot to `(rows, num_heads)` counts. `stale` `(rows, num_heads)`: slots read
+    bool, what it should have read. `foreign`: slot to `(rows, num_heads)` counts. `stale` `(rows, num_heads)`: slots
+    read
     before they were written. `complete` is False where the search gave up.
     """
 
@@ -89,7 +90,7 @@ def _mass(probe: TagProbe, shares: np.ndarray, right: np.ndarray, lse: np.ndarra
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where((shares > 0) & (right > 0), right / shares, np.nan)
-    known = np.isfinite(ratio).any(-1)
+    known: np.ndarray = np.asarray(np.isfinite(ratio).any(-1))
     mass = np.where(known, np.nanmedian(np.where(known[..., None], ratio, 1.0), -1), right.sum(-1))
     if lse is None:
         return mass
@@ -141,10 +142,11 @@ def _foreign(probe: TagProbe, reads: Reads, others: np.ndarray, mass: np.ndarray
         found, _ = probe.fractions(tags)
         counts = np.nan_to_num(found[..., : len(pieces)] * mass[..., None], nan=0.0)
         hit = (counts > 0.5).any((0, 1))
-        for tag in np.flatnonzero(hit):
+        found_tags = [int(tag) for tag in np.flatnonzero(hit)]
+        for tag in found_tags:
             if len(pieces[tag]) == 1:
                 reads.foreign[int(pieces[tag][0])] = np.round(counts[..., tag])
-        suspects = [pieces[tag] for tag in np.flatnonzero(hit) if len(pieces[tag]) > 1][: probe.channels // 2]
+        suspects = [pieces[tag] for tag in found_tags if len(pieces[tag]) > 1][: probe.channels // 2]
     reads.complete &= not suspects
 
 

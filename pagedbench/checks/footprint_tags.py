@@ -41,7 +41,8 @@ class TagProbe:
         return np.full(layout.num_blocks * layout.block_size, NO_TAG, dtype=np.int64)
 
     def fractions(self, tags: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Run with `tags` `(slots,)`: the share of each row's mass by tag, `(rows, num_heads, channels + 1)` float64, and
+        """Run with `tags` `(slots,)`: the share of each row's mass by tag, `(rows, num_heads, channels + 1)` float64,
+        and
         the LSE `(rows, num_heads)`. The last tag is what NEW slots hold before the append."""
         context, spec = self.context, self.context.scenario.attention
         on_device = torch.from_numpy(tags).to(context.device)

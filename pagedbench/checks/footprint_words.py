@@ -44,7 +44,7 @@ def describe_row(layout: BatchLayout, sequence: int, reads: Reads, row: int, hea
     missed = np.flatnonzero(wanted & (counts == 0))
     foreign = {slot: int(found[row, head]) for slot, found in reads.foreign.items() if found[row, head] > 0}
     clauses = _replaced_blocks(layout, sequence, missed, foreign)
-    left = [key for key in missed if key not in clauses.keys_explained]
+    left = [int(key) for key in missed if key not in clauses.keys_explained]
     if left:
         clauses.text.append("misses " + span_words("key", spans(left)))
     for times in sorted({int(c) for c in counts[wanted & (counts > 1)]}):

@@ -1,7 +1,9 @@
 """Leaks: whether anything that must not be read shows in the output.
 
-All regions at once first, so that a right cell costs four calls; only when something shows is it searched for, region by
-region and K and V apart. Finite fills must change no bit. NaN and Inf are a contract: what the adapter declares may leak
+All regions at once first, so that a right cell costs four calls; only when something shows is it searched for, region
+by
+region and K and V apart. Finite fills must change no bit. NaN and Inf are a contract: what the adapter declares may
+leak
 is tried alone and reported, anything else that leaks is a failure.
 """
 
@@ -165,7 +167,8 @@ def _result(
         regions = ", ".join(sorted({place.region.name.lower() for place in places}))
         return CheckResult("leaks", Verdict.PASS, f"nothing shows of {regions}", metrics=metrics, warnings=warnings)
     findings = tuple(_finding(context, leak) for leak in leaks)
-    # What shows with everything filled but with nothing alone is not what was filled: the backend does not repeat itself.
+    # What shows with everything filled but with nothing alone is not what was filled: the backend does not repeat
+    # itself.
     verdict = Verdict.LEAK if any(len(leak.places) == 1 for leak in leaks) else Verdict.UNSTABLE
     return CheckResult("leaks", verdict, findings[0].message, findings, metrics, warnings)
 

@@ -1,4 +1,5 @@
-"""`pagedbench selftest`: prove the checks. Every fault of the catalogue is planted in a right kernel and must be caught."""
+"""`pagedbench selftest`: prove the checks. Every fault of the catalogue is planted in a right kernel and must be
+caught."""
 
 from __future__ import annotations
 
@@ -24,12 +25,15 @@ def command(
         str, typer.Option("--lengths", metavar="N,N,...", help="Add decode steps of so many keys.", show_default=False)
     ] = "",
     faults: Annotated[
-        list[str] | None, typer.Option("--fault", metavar="NAME", help="Only this fault. Repeatable.", show_default=False)
+        list[str] | None,
+        typer.Option("--fault", metavar="NAME", help="Only this fault. Repeatable.", show_default=False),
     ] = None,
     explain: Annotated[bool, typer.Option("--list", help="Print what the faults are, and run nothing.")] = False,
     json: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", help="A record for each fault and scenario.", dir_okay=False, show_default=False),
+        typer.Option(
+            "--json", metavar="FILE", help="A record for each fault and scenario.", dir_okay=False, show_default=False
+        ),
     ] = None,
 ) -> None:
     """Prove the checks: plant every fault of the catalogue, print which check catches it.
@@ -44,7 +48,9 @@ def command(
     if explain:
         for fault in chosen:
             report = f" [{fault.report}]" if fault.report else ""
-            console.print(f"{fault.kind}  {fault.name}: {fault.sentence}; shows with {fault.shows}{report}", markup=False)
+            console.print(
+                f"{fault.kind}  {fault.name}: {fault.sentence}; shows with {fault.shows}{report}", markup=False
+            )
         return
     _run(chosen, _device(device), _numbers(lengths), json)
 

@@ -10,12 +10,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from pagedbench.checks.base import CheckContext, CheckResult
+from pagedbench.checks.floor import ready_call
 from pagedbench.faults.catalogue import FAULTS, find_fault
+from pagedbench.faults.effect import effect
 from pagedbench.faults.evaluate import IllegalAccessError
 from pagedbench.faults.fault import Fault
 from pagedbench.faults.kernel import FaultyBackend
 from pagedbench.faults.probes import REPEATS, Probe, Seen, probes_for, raising_probes, unsteady
+from pagedbench.faults.program import program_for
 from pagedbench.words import Verdict
 
 DEADLINE_SECONDS = 20.0
@@ -84,41 +89,49 @@ class _Suspect:
 
 def _compare(context: CheckContext, probes: Sequence[Probe], deadline: float) -> list[Diagnosis]:
     until = time.monotonic() + deadline
-    suspects = [_Suspect(fault) for fault in FAULTS]
+    suspects = [_Suspect(fault) for fault in _able_to_show(context)]
     dropped: list[_Suspect] = []
     right_agrees = True
     for probe in probes:
         seen = probe.ask(context)
-        right = probe.ask(_with_backend(context, None))
-        right_agrees = right_agrees and bool(probe.agree(seen, right).all())
+        wrong = ~probe.agree(seen, probe.ask(_with_backend(context, None)))
+        right_agrees &= not bool(wrong.any())
         for suspect in list(suspects):
             if time.monotonic() > until:
                 return _nearest(dropped)
-            if not _explains(context, probe, seen, right, suspect):
+            if not _explains(context, probe, seen, wrong, suspect):
                 suspects.remove(suspect)
                 dropped.append(suspect)
     if right_agrees:
         return []
-    how = "agrees in " + ", ".join(probe.name for probe in probes)
+    how = "agrees in " + ", ".join(dict.fromkeys(probe.name for probe in probes))
     return [_named(suspect, how) for suspect in suspects] or _nearest(dropped)
 
 
-def _explains(context: CheckContext, probe: Probe, seen: Seen, right: Seen, suspect: _Suspect) -> bool:
-    """Whether the hypothesis does what was seen. The score counts the rows in which a right kernel does not."""
+def _able_to_show(context: CheckContext) -> list[Fault]:
+    """The faults that do anything on this batch."""
+    call = ready_call(context)
+    right = program_for(call)
+    return [fault for fault in FAULTS if not effect(right, fault.change(right), context.layout).none]
+
+
+def _explains(context: CheckContext, probe: Probe, seen: Seen, wrong: torch.Tensor, suspect: _Suspect) -> bool:
+    """Whether the hypothesis does what was seen. The score counts the rows that are `wrong`."""
+    suspect.asked += int(wrong.sum())
     try:
         guess = probe.ask(_with_backend(context, suspect.fault))
     except IllegalAccessError:
-        suspect.asked += 1
         return False
     agreed = probe.agree(seen, guess)
-    wrong = ~probe.agree(seen, right)
-    suspect.asked += int(wrong.sum())
     suspect.explained += int((agreed & wrong).sum())
     return bool(agreed.all())
 
 
 def _with_backend(context: CheckContext, fault: Fault | None) -> CheckContext:
-    return CheckContext(context.scenario, context.layout, FaultyBackend(fault), context.path, context.device)
+    """The same cell with a kernel that has the fault. It shares the inputs, which are costly to draw."""
+    other = CheckContext(context.scenario, context.layout, FaultyBackend(fault), context.path, context.device)
+    other.__dict__["inputs"] = context.inputs
+    return other
 
 
 def _named(suspect: _Suspect, how: str) -> Diagnosis:

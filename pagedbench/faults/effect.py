@@ -1,4 +1,5 @@
-"""Whether a fault changes anything on a given batch: two programs compared by what they do, not by how they are written.
+"""Whether a fault changes anything on a given batch: two programs compared by what they do, not by how they are
+written.
 
 Exact on everything that is an index (slots, ranges, heads, writes, rows). Whether a change of numbers alone (scale,
 softcap, sinks) is more than rounding is not decided here.
@@ -62,7 +63,9 @@ def _same_reads(right: AttentionProgram, faulty: AttentionProgram, layout: Batch
     )
     if not all(torch.equal(a[sequence][used], b[sequence][used]) for a, b in pairs):
         return False
-    if faulty.lse.weight is not None and not bool((faulty.lse.weight[sequence][used] == right.weight[sequence][used]).all()):
+    if faulty.lse.weight is not None and not bool(
+        (faulty.lse.weight[sequence][used] == right.weight[sequence][used]).all()
+    ):
         return False
     if bool(used.any()) and not _same_addresses(right, faulty):
         return False
@@ -120,9 +123,11 @@ def _same_numbers(right: AttentionProgram, faulty: AttentionProgram, rows: torch
         return True
     seeing = bool((rows & (right.last > right.first)).any())
     scores = right.scoring == faulty.scoring and (right.alibi is None) == (faulty.alibi is None)
-    sinks = right.sinks is None or faulty.sinks is None or (
-        right.sink_count == faulty.sink_count and torch.equal(right.sinks, faulty.sinks)
+    sinks = (
+        right.sinks is None
+        or faulty.sinks is None
+        or (right.sink_count == faulty.sink_count and torch.equal(right.sinks, faulty.sinks))
     )
     lse = right.lse.base2 == faulty.lse.base2 and right.lse.with_sink == faulty.lse.with_sink
     outputs = (right.out_factor, right.partials) == (faulty.out_factor, faulty.partials)
-    return (scores and lse and outputs or not seeing) and sinks
+    return ((scores and lse and outputs) or not seeing) and sinks

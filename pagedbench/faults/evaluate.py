@@ -132,9 +132,7 @@ def _used(program: AttentionProgram, sequence: int, first: torch.Tensor, last: t
     return between & (program.weight[sequence] > 0)
 
 
-def _read(
-    program: AttentionProgram, call: Call, sequence: int, position: torch.Tensor, compute: torch.dtype
-) -> _Keys:
+def _read(program: AttentionProgram, call: Call, sequence: int, position: torch.Tensor, compute: torch.dtype) -> _Keys:
     k_pool, v_pool = pools(call)
     k = _gather(k_pool, program.k_slots[sequence, position], program.k_strides)
     v = _gather(v_pool, program.v_slots[sequence, position], program.v_strides)

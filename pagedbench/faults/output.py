@@ -142,7 +142,8 @@ def order_assumed(program: AttentionProgram) -> AttentionProgram:
 
 
 def int32_overflow(program: AttentionProgram) -> AttentionProgram:
-    """`block_id * stride` is computed in 32 bits: from 2³¹ elements on it wraps, to negative addresses or into the pool."""
+    """`block_id * stride` is computed in 32 bits: from 2³¹ elements on it wraps, to negative addresses or into the
+    pool."""
     facts = program.facts
     if facts.table is None:
         return program
@@ -164,60 +165,110 @@ _SPLIT = "two blocks a sequence"
 
 FAULTS = (
     Fault(
-        "combine-to-row-0", "every sequence's output lands on the first sequence", "W", combined_to_row_0,
-        "two sequences", "pytorch/pytorch #194167",
+        "combine-to-row-0",
+        "every sequence's output lands on the first sequence",
+        "W",
+        combined_to_row_0,
+        "two sequences",
+        "pytorch/pytorch #194167",
     ),
     Fault("rows-unwritten", "the last sequence's rows are not written", "W", last_sequence_unwritten),
     Fault(
-        "empty-rows-untouched", "rows that see no key are not written", "N", empty_rows_untouched, _BLIND,
+        "empty-rows-untouched",
+        "rows that see no key are not written",
+        "N",
+        empty_rows_untouched,
+        _BLIND,
         "vllm-project/vllm #37442",
     ),
     Fault(
-        "empty-rows-divide-by-zero", "rows that see no key are divided by zero", "N", empty_rows_divide_by_zero, _BLIND,
+        "empty-rows-divide-by-zero",
+        "rows that see no key are divided by zero",
+        "N",
+        empty_rows_divide_by_zero,
+        _BLIND,
         "vllm-project/vllm #57094",
     ),
     Fault("noise", "one call in five is off by a sixteenth", "D", noisy),
     Fault(
-        "splits-by-batch", "the number of splits depends on the batch", "D", splits_by_batch, "two sequences",
+        "splits-by-batch",
+        "the number of splits depends on the batch",
+        "D",
+        splits_by_batch,
+        "two sequences",
         "Dao-AILab/flash-attention #1897",
     ),
     Fault(
-        "tail-leaks", "the rest of the last block is multiplied by zero, not skipped", "N", tail_leaks, _PARTIAL,
+        "tail-leaks",
+        "the rest of the last block is multiplied by zero, not skipped",
+        "N",
+        tail_leaks,
+        _PARTIAL,
         "flashinfer-ai/flashinfer #941",
     ),
     Fault(
-        "below-window-leaks", "keys below the window are multiplied by zero, not skipped", "N", below_window_leaks,
+        "below-window-leaks",
+        "keys below the window are multiplied by zero, not skipped",
+        "N",
+        below_window_leaks,
         "keys that no row sees, holding NaN",
     ),
     Fault(
-        "tile-past-the-table", "a tile reads past the needed part of the block table", "C", tile_past_the_table,
-        "a table as wide as needed, or rubbish behind the needed entries", "vllm-project/flash-attention #42",
+        "tile-past-the-table",
+        "a tile reads past the needed part of the block table",
+        "C",
+        tile_past_the_table,
+        "a table as wide as needed, or rubbish behind the needed entries",
+        "vllm-project/flash-attention #42",
     ),
     Fault(
-        "unmapped-entries-followed", "table entries of −1 are followed", "C", unmapped_entries_followed,
-        "padding of −1 in the table", "gittensor-ai-lab/sparkinfer #152",
+        "unmapped-entries-followed",
+        "table entries of −1 are followed",
+        "C",
+        unmapped_entries_followed,
+        "padding of −1 in the table",
+        "gittensor-ai-lab/sparkinfer #152",
     ),
     Fault(
-        "empty-query-reshaped", "queries are reshaped by the batch size", "C", empty_query_reshaped,
-        "queries of one token and of none", "Dao-AILab/flash-attention #1537",
+        "empty-query-reshaped",
+        "queries are reshaped by the batch size",
+        "C",
+        empty_query_reshaped,
+        "queries of one token and of none",
+        "Dao-AILab/flash-attention #1537",
     ),
     Fault("lse-base-2", "the LSE is in base 2", "N", _lse(base2=True), "a row that sees two keys"),
     Fault(
-        "lse-finite-for-empty-rows", "the LSE of rows that see no key is finite", "N", _lse(empty=-1e30), _BLIND,
+        "lse-finite-for-empty-rows",
+        "the LSE of rows that see no key is finite",
+        "N",
+        _lse(empty=-1e30),
+        _BLIND,
         "flashinfer-ai/flashinfer #4452",
     ),
     Fault("lse-of-one-split", "the LSE is that of the first split only", "N", lse_of_one_split, _SPLIT),
     Fault("lse-without-sink", "the LSE leaves the sink out", "N", lse_without_sink, "sinks"),
     Fault(
-        "k-with-strides-of-v", "K is addressed with the strides of V", "W", k_with_strides_of_v,
+        "k-with-strides-of-v",
+        "K is addressed with the strides of V",
+        "W",
+        k_with_strides_of_v,
         "K and V pools with different strides",
     ),
     Fault(
-        "strides-assumed", "the block stride is rebuilt from the block size", "W", strides_assumed,
-        "an interleaved or strided pool", "ROCm/aiter #3498",
+        "strides-assumed",
+        "the block stride is rebuilt from the block size",
+        "W",
+        strides_assumed,
+        "an interleaved or strided pool",
+        "ROCm/aiter #3498",
     ),
     Fault("order-assumed", "an HND pool is taken for NHD", "W", order_assumed, "an HND pool with two KV heads"),
     Fault(
-        "int32-overflow", "block_id * stride overflows 32 bits", "C", int32_overflow, "a pool of 2³¹ elements",
+        "int32-overflow",
+        "block_id * stride overflows 32 bits",
+        "C",
+        int32_overflow,
+        "a pool of 2³¹ elements",
     ),
 )

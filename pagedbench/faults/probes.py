@@ -7,16 +7,20 @@ The comparison is in `diagnosis.py`. Nothing here knows which fault it is lookin
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
 from pagedbench.checks.base import CheckContext, Execution
+from pagedbench.checks.budget import SLACK, UNIT, row_budget
 from pagedbench.checks.footprint_calls import k_side_impossible
 from pagedbench.checks.footprint_detect import HALF_CODE, Side, detect, k_attempts
+from pagedbench.layout.batch import BatchLayout
+from pagedbench.layout.regions import Region
 from pagedbench.layout.variants import with_padding
-from pagedbench.tensors.fill import Fill
+from pagedbench.tensors.arena import Arena
+from pagedbench.tensors.fill import Fill, FillValue
 from pagedbench.words import AttnPath
 
 _LSE_TOLERANCE = 1e-3
@@ -28,7 +32,7 @@ class Seen:
     """What a probe saw: `values` `(rows, num_heads, n)` fp64, `lse` `(rows, num_heads)` or None, `facts` that are equal
     or not (memory that changed, what was raised)."""
 
-    values: torch.Tensor | None = None
+    values: torch.Tensor = field(default_factory=lambda: torch.zeros(1, 1, 0))
     lse: torch.Tensor | None = None
     facts: frozenset[str] = frozenset()
 
@@ -44,10 +48,10 @@ class Probe:
 
 def probes_for(context: CheckContext) -> list[Probe]:
     """The probes that a cell allows, cheapest and most telling first."""
-    numbers = Probe("the numbers", _numbers, lambda a, b: _close_rows(context, a, b))
+    same = _Closeness(context)
+    numbers = Probe("the numbers", _Numbers(), same)
     found = [numbers, *(_coded(side, attempt) for side, attempt in _codings(context))]
-    found.append(Probe("NaN in all that must not be read", _poisoned, lambda a, b: _close_rows(context, a, b)))
-    return found
+    return [*found, Probe("NaN in all that must not be read", _poisoned, same)]
 
 
 def raising_probes() -> list[Probe]:
@@ -57,7 +61,7 @@ def raising_probes() -> list[Probe]:
         "padding of 0": lambda context: _with_layout(context, with_padding(context.layout, 0)),
         "one spare block, then −1": _one_spare,
     }
-    return [Probe(name, lambda c, change=change: _raises(change(c)), _same_facts) for name, change in layouts.items()]
+    return [Probe(name, _raises_on(change), _same_facts) for name, change in layouts.items()]
 
 
 def unsteady(context: CheckContext) -> int:
@@ -69,33 +73,31 @@ def unsteady(context: CheckContext) -> int:
     )
 
 
-def _numbers(context: CheckContext) -> Seen:
-    done = context.execute()
-    lse = None if done.output.lse is None else done.output.lse.double()
-    return Seen(done.output.out.double(), lse, _changed(done))
+class _Numbers:
+    """The scenario as it stands: output, LSE, and what became of the memory."""
+
+    def __init__(self) -> None:
+        self._right: Arena | None = None
+
+    def __call__(self, context: CheckContext) -> Seen:
+        done = context.execute()
+        lse = None if done.output.lse is None else done.output.lse.double()
+        return Seen(done.output.out.double(), lse, self._changed(done))
+
+    def _changed(self, done: Execution) -> frozenset[str]:
+        """Places of the memory, the output's apart, that are not as they must be after the call."""
+        if done.prepared.call.spec.path is AttnPath.VARLEN:
+            return frozenset()
+        if self._right is None:
+            # The same for every backend: all of them are given the same call.
+            self._right = done.prepared.expected().arena
+        changed = done.prepared.arena.changed_bytes(self._right)
+        return frozenset(f"{place} at byte {at}, {count} changed" for place, at, count in changed if place != "out")
 
 
 def _poisoned(context: CheckContext) -> Seen:
-    everywhere = dict.fromkeys(_unread(), float("nan"))
-    done = context.execute(fill=Fill.regions(everywhere, everywhere))
-    return Seen(done.output.out.double(), None)
-
-
-def _unread():  # type: ignore[no-untyped-def]
-    from pagedbench.layout.regions import Region
-
-    return [region for region in Region if region is not Region.VISIBLE]
-
-
-def _changed(done: Execution) -> frozenset[str]:
-    """Places of the memory, the output's apart, that are not as they must be after the call."""
-    if done.prepared.call.spec.path is AttnPath.VARLEN:
-        return frozenset()
-    return frozenset(
-        f"{place} at byte {first}, {count} changed"
-        for place, first, count in done.prepared.arena.changed_bytes(done.prepared.expected().arena)
-        if place != "out"
-    )
+    everywhere: dict[Region, FillValue] = {r: float("nan") for r in Region if r is not Region.VISIBLE}
+    return Seen(context.execute(fill=Fill.regions(everywhere, everywhere)).output.out.double())
 
 
 def _codings(context: CheckContext) -> list[tuple[Side, int]]:
@@ -110,7 +112,6 @@ def _coded(side: Side, attempt: int) -> Probe:
         return Seen(detect(context, side, attempt).decoded.double())
 
     def agree(a: Seen, b: Seen) -> torch.Tensor:
-        assert a.values is not None and b.values is not None
         return (_distance(a.values, b.values) < HALF_CODE).all(-1)
 
     return Probe(f"the footprint of {side}", ask, agree)
@@ -122,35 +123,43 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=torch.inf)
 
 
-def _close_rows(context: CheckContext, a: Seen, b: Seen) -> torch.Tensor:
+class _Closeness:
     """Rows as close as rounding leaves them, in output and LSE; facts must be the same."""
-    assert a.values is not None and b.values is not None
-    from pagedbench.checks.budget import SLACK, UNIT, row_budget
 
-    attention = context.scenario.attention
-    budget = row_budget(context.reference, attention, context.backend.traits_for(context.path)).out
-    allowed = torch.zeros(b.values.shape[:2], dtype=torch.float64, device=b.values.device)
-    allowed[context.reference.rows] = budget
-    own = torch.linalg.vector_norm(b.values.nan_to_num(), dim=-1)
-    close = torch.linalg.vector_norm(_distance(a.values, b.values), dim=-1) <= allowed + 2 * SLACK * UNIT[attention.dtype] * own
-    if a.lse is not None and b.lse is not None:
-        close &= _distance(a.lse, b.lse) <= _LSE_TOLERANCE * (1 + b.lse.abs().nan_to_num(posinf=0.0))
-    return close & (a.facts == b.facts)
+    def __init__(self, context: CheckContext) -> None:
+        self._unit = UNIT[context.scenario.attention.dtype]
+        traits = context.backend.traits_for(context.path)
+        budget = row_budget(context.reference, context.scenario.attention, traits).out
+        self._allowed = torch.zeros(
+            (context.layout.total_q, budget.shape[1]), dtype=torch.float64, device=budget.device
+        )
+        self._allowed[context.reference.rows] = budget
+
+    def __call__(self, a: Seen, b: Seen) -> torch.Tensor:
+        own: torch.Tensor = torch.linalg.vector_norm(b.values.nan_to_num(), dim=-1)
+        gap: torch.Tensor = torch.linalg.vector_norm(_distance(a.values, b.values), dim=-1)
+        close = gap <= self._allowed + 2 * SLACK * self._unit * own
+        if a.lse is not None and b.lse is not None:
+            close &= _distance(a.lse, b.lse) <= _LSE_TOLERANCE * (1 + b.lse.abs().nan_to_num(posinf=0.0))
+        return close & (a.facts == b.facts)
 
 
 def _same_facts(a: Seen, b: Seen) -> torch.Tensor:
     return torch.tensor([[a.facts == b.facts]])
 
 
-def _raises(context: CheckContext) -> Seen:
-    try:
-        context.execute()
-    except Exception:  # whatever a backend raises: that it does is what is asked
-        return Seen(facts=frozenset({"raises"}))
-    return Seen()
+def _raises_on(change: Callable[[CheckContext], CheckContext]) -> Callable[[CheckContext], Seen]:
+    def ask(context: CheckContext) -> Seen:
+        try:
+            change(context).execute()
+        except Exception:  # whatever a backend raises: that it does is what is asked
+            return Seen(facts=frozenset({"raises"}))
+        return Seen()
+
+    return ask
 
 
-def _with_layout(context: CheckContext, layout) -> CheckContext:  # type: ignore[no-untyped-def]
+def _with_layout(context: CheckContext, layout: BatchLayout) -> CheckContext:
     return CheckContext(context.scenario, layout, context.backend, context.path, context.device)
 
 

@@ -70,9 +70,11 @@ class Scoring:
 
 @dataclass(frozen=True)
 class WritePlan:
-    """The append: new token `source[i]` goes to `k_slots[i]` and `v_slots[i]`, `(total_q,)` each; NO_SLOT writes nothing.
+    """The append: new token `source[i]` goes to `k_slots[i]` and `v_slots[i]`, `(total_q,)` each; NO_SLOT writes
+    nothing.
 
-    A slot past the pool is written there. `swapped` puts K where V belongs and V where K belongs; `after_reading` writes
+    A slot past the pool is written there. `swapped` puts K where V belongs and V where K belongs; `after_reading`
+    writes
     only when the keys have been read, so that the new tokens are not seen.
     """
 
@@ -85,7 +87,8 @@ class WritePlan:
 
 @dataclass(frozen=True)
 class LseRule:
-    """How the log-sum-exp is reported. `weight` `(batch, positions)` replaces the keys' weights in it (None: the same)."""
+    """How the log-sum-exp is reported. `weight` `(batch, positions)` replaces the keys' weights in it (None: the
+    same)."""
 
     base2: bool = False
     empty: float = float("-inf")
@@ -227,7 +230,8 @@ def _positions(facts: Facts, call: Call) -> torch.Tensor:
 
 
 def through_table(facts: Facts, table: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-    """`(batch, positions)` slots of key positions through a block table; NO_SLOT past its width or at ids out of range."""
+    """`(batch, positions)` slots of key positions through a block table; NO_SLOT past its width or at ids out of
+    range."""
     column = position // facts.block_size
     if table.shape[1] == 0:
         return torch.full((len(table), len(position)), NO_SLOT)

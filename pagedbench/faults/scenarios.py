@@ -1,4 +1,5 @@
-"""The scenarios on which faults are proved to be caught: a small set that lets every fault show, and long decode steps."""
+"""The scenarios on which faults are proved to be caught: a small set that lets every fault show, and long decode
+steps."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import torch
 
 from pagedbench.checks.base import CheckContext
 from pagedbench.checks.comparison import compare
+from pagedbench.checks.floor import ready_call
 from pagedbench.checks.registry import CHECKS
 from pagedbench.faults.effect import effect
 from pagedbench.faults.evaluate import IllegalAccessError, evaluate
@@ -23,8 +24,7 @@ from pagedbench.faults.kernel import FaultyBackend
 from pagedbench.faults.program import program_for
 from pagedbench.faults.scenarios import Trial
 from pagedbench.layout.build import build_layout
-from pagedbench.tensors.kvcache import PagedKVCache
-from pagedbench.words import AttnPath, Verdict
+from pagedbench.words import Verdict
 
 RAISED = "raised"
 
@@ -85,13 +85,7 @@ def context_for(trial: Trial, fault: Fault | None, device: str) -> CheckContext:
 
 def power(context: CheckContext, fault: Fault) -> Power:
     """What the scenario can show of the fault."""
-    prepared = context.prepare()
-    call = prepared.call
-    if context.path is AttnPath.VARLEN:
-        cache = PagedKVCache(call.k_cache, call.v_cache)
-        if call.k_new is not None and call.v_new is not None:
-            cache.write(call.k_new, call.v_new, call.write_slots)
-        call.k, call.v = cache.gather(call.read_slots)
+    call = ready_call(context)
     right = program_for(call)
     faulty = fault.change(right)
     difference = effect(right, faulty, context.layout)
