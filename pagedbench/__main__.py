@@ -1,5 +1,6 @@
-"""`python -m pagedbench`."""
+"""`python -m pagedbench`: the command line where the script is not on the path."""
 
 from pagedbench.cli.app import main
 
-main()
+if __name__ == "__main__":
+    main()
