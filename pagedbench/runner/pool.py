@@ -99,7 +99,7 @@ class Workers:
             worker.send(job.to_message())
             record, spent = progress.follow(worker, self._options.stage_seconds + compile_seconds)
         except WorkerGone as gone:
-            record, spent = progress.lost(job, gone), True
+            record, spent = progress.verdict_so_far(gone) or progress.lost(job, gone), True
         record.stderr = worker.output()
         if self._options.sanitizer:
             fold_findings(record, worker.output(SANITIZER_OUTPUT), self._options.sanitizer)
@@ -108,6 +108,20 @@ class Workers:
         record.time = at
         record.durations["total"] = round(time.monotonic() - begun, 4)
         return record
+
+    def ask(self, message: Message, seconds_a_stage: float, on_stage: Callable[[str], None]) -> Message:
+        """The reply to a request of several stages that judges no cell. Raises `WorkerGone` when none came."""
+        worker = self._live()
+        try:
+            worker.send(message)
+            while (reply := worker.receive(self._options.stage_seconds + seconds_a_stage))["event"] == "stage":
+                on_stage(reply["name"])
+        except WorkerGone:
+            self._discard()
+            raise
+        if reply["spent"]:
+            self._discard()
+        return reply
 
     def _start(self) -> WorkerProcess:
         return WorkerProcess(self._options.device, self._wrapper, self._memory_limit)
@@ -151,6 +165,7 @@ class _Progress:
         self._on_stage = on_stage
         self._stage = "its start"
         self._checks: list[CheckDict] = []
+        self._verdict: CellRecord | None = None
 
     def follow(self, worker: WorkerProcess, seconds_a_stage: float) -> tuple[CellRecord, bool]:
         """Listen until the cell is done: its record, and whether the worker is spent. Raises `WorkerGone`."""
@@ -161,8 +176,16 @@ class _Progress:
                 self._on_stage(self._stage)
             elif reply["event"] == "check":
                 self._checks.append(reply["result"])
+            elif reply["event"] == "verdict":
+                self._verdict = CellRecord.from_json(reply["record"])
             else:
                 return CellRecord.from_json(reply["record"]), bool(reply["spent"])
+
+    def verdict_so_far(self, gone: WorkerGone) -> CellRecord | None:
+        """The record of a cell that was judged, and took its worker down when it was asked again to explain itself."""
+        if self._verdict is not None:
+            self._verdict.warnings.append(f"{gone.reason}, in {self._stage}")
+        return self._verdict
 
     def lost(self, job: Job, gone: WorkerGone) -> CellRecord:
         """The record of a cell that took its worker down."""

@@ -2,8 +2,9 @@
 
 Started as `python -m pagedbench.runner.worker READ_FD WRITE_FD PARENT_PID DEVICE`.
 
-It answers three requests: `resolve` (which backends do these names mean, and what can they do), `cell` (judge one) and
-`exit`. Judging is `cell.py`'s; this module keeps the process: its ties to the parent, and when it is used up.
+It answers four requests: `resolve` (which backends do these names mean, and what can they do), `cell` (judge one),
+`versus` (time several side by side) and `exit`. Judging is `cell.py`'s, comparing `versus.py`'s; this module keeps the
+process: its ties to the parent, and when it is used up.
 """
 
 from __future__ import annotations
@@ -61,7 +62,25 @@ def _cell(channel: Channel, request: Message) -> bool:
     return judged.worker_is_spent
 
 
-_HANDLERS = {"resolve": _resolve, "cell": _cell}
+def _versus(channel: Channel, request: Message) -> bool:
+    """Time several sides side by side; True when this process is spent."""
+    from pagedbench.runner.cell import read_failure
+    from pagedbench.runner.versus import versus
+    from pagedbench.runner.versus_job import VersusJob
+
+    def tell(event: str, **values: Any) -> None:
+        channel.send({"event": event, **values})
+
+    try:
+        channel.send({"event": "done", "found": versus(VersusJob.from_message(request), tell), "spent": False})
+    except (Exception, SystemExit) as error:
+        failure = read_failure(error)
+        channel.send({"event": "failed", "message": failure.message, "spent": failure.worker_is_spent})
+        return failure.worker_is_spent
+    return False
+
+
+_HANDLERS = {"resolve": _resolve, "cell": _cell, "versus": _versus}
 
 
 def main(arguments: list[str]) -> None:

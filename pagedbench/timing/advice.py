@@ -8,16 +8,19 @@ from pagedbench.timing.measurement import Timed
 from pagedbench.timing.options import TimingOptions
 from pagedbench.timing.stats import correlation_time, outlier_share
 
+UNSURE = 5.0
+"""A median known less precisely than this many times the precision asked for deserves a sentence; less is visible in
+the interval."""
 MANY_OUTLIERS = 0.05
 MANY_DROPPED = 0.25
 
 
 def warnings_for(timed: Timed, options: TimingOptions) -> list[str]:
-    """What a reader of this quantity should know, each with a hint. `total` is one latency among many: no advice."""
+    """What a reader of this quantity should know, each with a hint; nothing of those that stand only in the record."""
     said: list[str] = []
-    if timed.name == "total":
+    if timed.name in ("plan", "total"):
         return said
-    if timed.stop != "precise enough" and timed.half_width > options.precision:
+    if timed.stop != "precise enough" and timed.half_width > UNSURE * options.precision:
         said.append(
             f"{timed.name}: the median is only known to ±{timed.half_width:.1%} ({timed.stop} after "
             f"{len(timed.samples)} samples); allow more time, or close what else uses the machine"

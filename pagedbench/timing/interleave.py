@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from pagedbench.timing import roofline
 from pagedbench.timing.advice import launch_bound, warnings_for
 from pagedbench.timing.clock import CallTime, Clock, Job, make_clock
-from pagedbench.timing.measure import Subject, place, stage_times, warm_up
+from pagedbench.timing.measure import Subject, host_care, place, stage_times, warm_up
 from pagedbench.timing.measurement import Measurement, Timed, summarise
 from pagedbench.timing.options import CacheState, TimingOptions
 from pagedbench.timing.sampling import Collected, Limits, collect
@@ -77,11 +77,14 @@ def interleave(
     governor = governor or (make_governor(device) if clock.device == device else NoGovernor())
     cache = options.cache if options.cache in clock.cache_states else clock.cache_states[0]
     jobs = [side.stages for side in sides]
-    expected = warm_up(jobs, clock, options.warmup_seconds)
-    found = _rounds(jobs, expected, cache, options, clock, governor)
-    hosts = _host_times(jobs, cache, clock, found)
+    with host_care(clock) as care:
+        expected = warm_up(jobs, clock, options.warmup_seconds)
+        found = _rounds(jobs, expected, cache, options, clock, governor)
+        hosts = _host_times(jobs, cache, clock, found)
+    found.notes.extend(care.notes)
     measurements = tuple(
-        _measurement(side, index, found, hosts[index], cache, options, clock) for index, side in enumerate(sides)
+        replace(_measurement(side, index, found, hosts[index], cache, options, clock), placed=care.placed)
+        for index, side in enumerate(sides)
     )
     valid = [index for index, measurement in enumerate(measurements) if measurement.invalid is None]
     return Interleaved(measurements, tuple(_pair(found.draws, a, b, options) for a, b in combinations(valid, 2)))

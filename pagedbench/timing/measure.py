@@ -65,7 +65,7 @@ def measure(
     if subject.rotation is not None:
         subject.rotation.check(clock.l2_bytes)
         session.notes.append(f"cold by rotating {len(subject.rotation.copies)} copies of the inputs")
-    with _host_care(clock) as care:
+    with host_care(clock) as care:
         session.warm_up()
         session.time_all(subject.plan)
     invalid = _verdict(session, subject)
@@ -79,7 +79,7 @@ class _Care:
 
 
 @contextmanager
-def _host_care(clock: Clock) -> Iterator[_Care]:
+def host_care(clock: Clock) -> Iterator[_Care]:
     """Pin the host's threads where they are what is timed."""
     care = _Care()
     if clock.device != "cpu":

@@ -1,0 +1,180 @@
+"""The work of `compare`: sort the words, load, compare, show, write, and the exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TextIO
+
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from pagedbench.errors import ScenarioError, UsageError
+from pagedbench.report.comparison import render, to_csv, to_markdown
+from pagedbench.report.table import make_console
+from pagedbench.results.comparison import ComparisonRecord
+from pagedbench.runner.compare import Compared, compare_scenarios
+from pagedbench.runner.pool import WorkerOptions, Workers
+from pagedbench.runner.sides import groups_of, sort_words
+from pagedbench.scenario.loader import load_scenarios
+from pagedbench.timing.options import TimingOptions
+from pagedbench.words import exit_code
+
+SIGNAL_EXIT = 128
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for."""
+
+    words: Sequence[str]
+    sweep: Sequence[str]
+    backend: str | None
+    paths: Sequence[str]
+    layers: int | None
+    device: str
+    seed: int | None
+    timing: TimingOptions
+    timeout: float
+    across: bool
+    json: Path | None
+    csv: Path | None
+    markdown: Path | None
+    plot: Path | None
+
+
+def compare(request: Request) -> int:
+    """Do all of it; the exit code. Raises `UsageError` and `ScenarioError` before anything runs."""
+    if are_records(request.words):
+        return _compare_records(request.words, across=request.across)
+    if request.plot is not None:
+        from pagedbench.report.plots import require_matplotlib
+
+        require_matplotlib()
+    result = _run(request)
+    if result.records:
+        make_console().print(render(result.records, layers=request.layers))
+        _write(request, result.records)
+    if result.interrupted_by is not None:
+        done = f"{len(result.records)} of {result.planned} comparisons were done"
+        print(f"interrupted by {result.interrupted_by.name}: {done}", file=sys.stderr)
+        return SIGNAL_EXIT + result.interrupted_by
+    undecided = any(record.message for record in result.records)
+    code = exit_code(side.verdict for record in result.records for side in record.sides)
+    return 5 if undecided and code in (0, 3) else int(code)
+
+
+def _run(request: Request) -> Compared:
+    with ExitStack() as stack:
+        workers = stack.enter_context(Workers(WorkerOptions(request.device, request.timeout)))
+        words = sort_words(request.words, workers.resolve, is_scenario)
+        sweep = dict(map(parse_sweep, request.sweep))
+        scenarios = load_scenarios(words.scenarios, sweep)
+        if request.seed is not None:
+            scenarios = [replace(s, inputs=replace(s.inputs, seed=request.seed)) for s in scenarios]
+        groups = groups_of(words.sides, workers.resolve, backend=request.backend, paths=request.paths)
+        store = stack.enter_context(request.json.open("w", encoding="utf-8")) if request.json else None
+        watcher = stack.enter_context(_Progress(make_console(stderr=True), len(scenarios) * len(groups), store))
+        return compare_scenarios(scenarios, groups, workers, request.timing, watcher)
+
+
+def _write(request: Request, records: Sequence[ComparisonRecord]) -> None:
+    if request.csv:
+        request.csv.write_text(to_csv(records), encoding="utf-8")
+    if request.markdown:
+        request.markdown.write_text(to_markdown(records, layers=request.layers), encoding="utf-8")
+    if request.plot:
+        from pagedbench.report.plots import plot_comparisons
+
+        for file in plot_comparisons(records, request.plot):
+            print(f"drawn: {file}", file=sys.stderr)
+
+
+def is_scenario(word: str) -> bool:
+    """Whether the word names scenarios, be they valid or not."""
+    try:
+        load_scenarios([word])
+    except UsageError:
+        return False
+    except ScenarioError:
+        return True
+    return True
+
+
+def parse_sweep(text: str) -> tuple[str, list[object]]:
+    """`cache.block_size=16,32` or `batch.cached_lens=[30],[4000]` as a field and its values, written as in YAML."""
+    name, equals, values = text.partition("=")
+    if not equals or not name.strip() or not values.strip():
+        raise UsageError(f"--sweep {text!r} has no field and values", hint="write --sweep cache.block_size=16,32,64")
+    try:
+        found = yaml.safe_load(f"[{values}]")
+    except yaml.YAMLError:
+        found = None
+    if not isinstance(found, list):
+        raise UsageError(f"--sweep {name}: {values!r} is no list of values", hint="separate them by commas")
+    return name.strip(), found
+
+
+def are_records(words: Sequence[str]) -> bool:
+    """Whether two files of records are given. Raises `UsageError` where they are mixed with other words."""
+    files = [word for word in words if word.endswith(".jsonl")]
+    if files and (len(files) != 2 or len(words) != 2):
+        raise UsageError("records are compared two files at a time", hint="compare NEW.jsonl OLD.jsonl")
+    return bool(files)
+
+
+def _compare_records(words: Sequence[str], *, across: bool) -> int:
+    """New records against old ones, by the rules of baselines."""
+    from pagedbench.report.changes import render_changes
+    from pagedbench.results.baseline import compare_records
+    from pagedbench.results.store import read_records
+    from pagedbench.runner.outcome import final_exit_code
+
+    new, old = (read_records(Path(word)) for word in words)
+    comparison = compare_records(new, old, across=across)
+    make_console().print(render_changes(comparison))
+    return int(final_exit_code(new, undecided=bool(comparison.missing), slower=comparison.slower))
+
+
+class _Progress:
+    """A bar on a terminal; keeps each record as it is made."""
+
+    def __init__(self, console: Console, total: int, store: TextIO | None) -> None:
+        self._store = store
+        self._label = ""
+        self._width = console.width
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn())
+        self._bar = Progress(
+            *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
+        )
+        self._task = self._bar.add_task("", total=total)
+
+    def __enter__(self) -> _Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def begin(self, label: str) -> None:
+        """A scenario begins."""
+        self._label = label
+        self.stage("")
+
+    def stage(self, name: str) -> None:
+        """A stage of it begins."""
+        self._bar.update(self._task, description=f"{self._label} {name}"[: self._width - 40])
+
+    def end(self, record: ComparisonRecord) -> None:
+        """Its record is there."""
+        self._bar.advance(self._task)
+        if self._store is not None:
+            self._store.write(record.to_json() + "\n")
+            self._store.flush()

@@ -1,0 +1,321 @@
+"""What a grid of comparisons says: who wins where, from where on, where a cell falls off a cliff, what a library's own
+choice of splits costs. Pure functions on records; drawing is `comparison.py`'s and `plots.py`'s.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pagedbench.results.comparison import ComparisonRecord, SideRecord
+from pagedbench.timing.measurement import Measurement
+
+CLIFF = 3.0
+"""A neighbour whose time differs by this factor more than its work does is called a cliff."""
+SPLITS = "num_splits"
+_ORDER = ("batch", "query_len", "block_size", "placement", SPLITS, "keys")
+_NOTABLE_STAGE = 0.3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Who wins a comparison. `factor` is how many times as fast as the next best, with its interval.
+
+    `wins` names a side that is faster than every other one beyond doubt, `tie` that there is none, `alone` the only
+    side with a time, `none` that there is no time at all.
+    """
+
+    kind: Literal["wins", "tie", "alone", "none"]
+    side: int | None = None
+    factor: float = 1.0
+    low: float = 1.0
+    high: float = 1.0
+
+
+def outcome(record: ComparisonRecord) -> Outcome:
+    """The outcome of one comparison."""
+    timed = [index for index, side in enumerate(record.sides) if side.kernel_us is not None]
+    if not timed:
+        return Outcome("none")
+    if len(timed) == 1:
+        return Outcome("alone", timed[0])
+    best, second = sorted(timed, key=lambda index: record.sides[index].kernel_us or 0.0)[:2]
+    if not all(_beats(record, best, other) for other in timed if other != best):
+        return Outcome("tie")
+    factor, low, high = _speedup(record, best, second)
+    return Outcome("wins", best, factor, low, high)
+
+
+def _beats(record: ComparisonRecord, side: int, other: int) -> bool:
+    pair = record.pair(min(side, other), max(side, other))
+    return pair is not None and pair.verdict == ("faster" if side < other else "slower")
+
+
+def _speedup(record: ComparisonRecord, side: int, other: int) -> tuple[float, float, float]:
+    """How many times as fast `side` is as `other`, with the interval."""
+    pair = record.pair(min(side, other), max(side, other))
+    if pair is None or min(pair.low, pair.ratio) <= 0:
+        return 1.0, 1.0, 1.0
+    if side > other:
+        return pair.ratio, pair.low, pair.high
+    return 1 / pair.ratio, 1 / pair.high, 1 / pair.low
+
+
+def axes_of(records: Sequence[ComparisonRecord]) -> list[str]:
+    """The facts that vary among the records, keys last: they make the columns of a map."""
+    names = dict.fromkeys(name for record in records for name in record.facts)
+    varying = [n for n in names if len({_hashable(record.facts.get(n)) for record in records}) > 1]
+    known = [name for name in _ORDER if name in varying]
+    return sorted(varying, key=lambda n: (known.index(n) if n in known and n != "keys" else 50 + (n == "keys"), n))
+
+
+def values_on(records: Sequence[ComparisonRecord], axis: str) -> list[Any]:
+    """The values of an axis: numbers in order of size, words in order of appearance after them."""
+    values = list({_hashable(r.facts.get(axis)): r.facts.get(axis) for r in records}.values())
+    numbers = sorted(v for v in values if isinstance(v, (int, float)))
+    return [*numbers, *(v for v in values if not isinstance(v, (int, float)))]
+
+
+def _hashable(value: Any) -> Hashable:
+    return value if isinstance(value, Hashable) else str(value)
+
+
+def short_names(record: ComparisonRecord) -> list[str]:
+    """The sides' names without what they have in common: paths of one backend, or backends of one path."""
+    backends, paths = {s.backend for s in record.sides}, {s.path for s in record.sides}
+    if len(backends) == 1 and len(paths) == len(record.sides):
+        return [side.path for side in record.sides]
+    if len(paths) == 1 and len(backends) == len(record.sides):
+        return [side.backend for side in record.sides]
+    return [side.target for side in record.sides]
+
+
+def conclusion(records: Sequence[ComparisonRecord]) -> str:
+    """One sentence: who wins, from where on, by how much at most, and what the loser spends its time on."""
+    decided = [(record, outcome(record)) for record in records]
+    decided = [(record, found) for record, found in decided if found.kind in ("wins", "tie")]
+    if not decided:
+        return "Nothing could be compared: no two sides have a time."
+    names = short_names(decided[0][0])
+    wins = Counter(found.side for _, found in decided if found.kind == "wins")
+    ties = sum(found.kind == "tie" for _, found in decided)
+    if not wins:
+        where = f"on {decided[0][0].scenario}" if len(decided) == 1 else f"in any of {len(decided)} cells"
+        return f"No difference shown {where} between {' and '.join(names)}."
+    best = max((pair for pair in decided if pair[1].kind == "wins"), key=lambda pair: pair[1].factor)
+    if len(decided) == 1:
+        return f"{_name(names, best[1])} is {_times(best[1])} as fast on {best[0].scenario}{_loser_stage(*best)}."
+    tied = f", {ties} tied" if ties else ""
+    thresholds = _thresholds(decided, names)
+    counts = ", ".join(f"{names[side or 0]} wins {count}" for side, count in wins.most_common())
+    head = thresholds or f"{counts} of {len(decided)} cells{tied}"
+    place = _place(best[0], axes_of([record for record, _ in decided]))
+    return f"{head}; {_name(names, best[1])} by {_times(best[1])} at {place}{_loser_stage(*best)}."
+
+
+def _name(names: Sequence[str], found: Outcome) -> str:
+    return names[found.side or 0]
+
+
+def _times(found: Outcome) -> str:
+    spread = max(found.high - found.factor, found.factor - found.low)
+    digits = 1 if spread >= 0.05 or found.factor >= 10 else 2
+    return f"{found.factor:.{digits}f}× ± {max(spread, 10**-digits / 2):.{digits}f}"
+
+
+def _place(record: ComparisonRecord, axes: Sequence[str]) -> str:
+    if set(axes) <= {"batch", "keys"} and axes:
+        return f"{record.facts['batch']} × {record.facts['keys']:,} keys"
+    told = {axis: record.facts.get(axis) for axis in axes}
+    words = [f"{axis.replace('_', ' ')} {f'{v:,}' if isinstance(v, int) else v}" for axis, v in told.items()]
+    return ", ".join(words) or record.scenario
+
+
+def _thresholds(decided: Sequence[tuple[ComparisonRecord, Outcome]], names: Sequence[str]) -> str:
+    """«decode wins all», or «decode wins from 96 keys on, varlen below», where one axis separates the winners."""
+    won = [(record, found) for record, found in decided if found.kind == "wins"]
+    ties = len(decided) - len(won)
+    sides = {found.side for _, found in won}
+    tied = f" ({ties} tied)" if ties else ""
+    if len(sides) == 1:
+        side = names[sides.pop() or 0]
+        return f"{side} wins {len(won)} of {len(decided)} cells{tied}" if ties else f"{side} wins all {len(won)} cells"
+    if len(sides) != 2:
+        return ""
+    for axis in reversed(axes_of([record for record, _ in decided])):
+        found = _separating(won, axis)
+        if found:
+            upper, value, lower = found
+            return f"{names[upper]} wins from {_axis_value(axis, value)} on, {names[lower]} below{tied}"
+    corner = _corner(decided)
+    if corner is None:
+        return ""
+    other = next(side for side in sides if side != corner.side)
+    rest = sum(found.side == other for _, found in won)
+    return f"{names[corner.side]} wins {corner.words()}, {names[other or 0]} {rest} of the other cells{tied}"
+
+
+def _separating(won: Sequence[tuple[ComparisonRecord, Outcome]], axis: str) -> tuple[int, Any, int] | None:
+    """The side that wins at and above a value of the axis, the value, and the side that wins below it."""
+    if not all(isinstance(record.facts.get(axis), (int, float)) for record, _ in won):
+        return None
+    by_side: dict[int, list[float]] = {}
+    for record, found in won:
+        by_side.setdefault(found.side or 0, []).append(record.facts[axis])
+    for upper, lower in itertools.permutations(by_side, 2):
+        if min(by_side[upper]) > max(by_side[lower]):
+            return upper, min(by_side[upper]), lower
+    return None
+
+
+def _axis_value(axis: str, value: Any) -> str:
+    return f"{value:,} keys" if axis == "keys" else f"{axis.replace('_', ' ')} {value:,}"
+
+
+@dataclass(frozen=True)
+class _Corner:
+    """The part of a grid at and above a value on each of two axes, where only `side` wins, `cells` times."""
+
+    side: int
+    bounds: tuple[tuple[str, Any], ...]
+    cells: int
+
+    def words(self) -> str:
+        """«from 96 keys on at batch ≥ 2»."""
+        (axis, value), *more = self.bounds
+        beside = "".join(f" at {name.replace('_', ' ')} ≥ {least:,}" for name, least in more)
+        return f"from {_axis_value(axis, value)} on{beside}"
+
+
+def _corner(decided: Sequence[tuple[ComparisonRecord, Outcome]]) -> _Corner | None:
+    """The largest corner of the grid, over any two numeric axes, that one side has to itself; ties are not its own."""
+    records = [record for record, _ in decided]
+    axes = [a for a in reversed(axes_of(records)) if all(isinstance(r.facts.get(a), (int, float)) for r in records)]
+    best: _Corner | None = None
+    for first, second in itertools.combinations(axes, 2):
+        for low, least in itertools.product(values_on(records, first), values_on(records, second)):
+            inside = [f for r, f in decided if r.facts[first] >= low and r.facts[second] >= least]
+            sides = {found.side for found in inside}
+            if len(sides) != 1 or None in sides or (best and len(inside) <= best.cells):
+                continue
+            whole = least == values_on(records, second)[0]
+            bounds = ((first, low),) if whole else ((first, low), (second, least))
+            best = _Corner(inside[0].side or 0, bounds, len(inside))
+    return best
+
+
+def _loser_stage(record: ComparisonRecord, found: Outcome) -> str:
+    """«, two thirds of varlen's time is the gather»: the largest stage besides attention of a side that lost."""
+    for index, side in enumerate(record.sides):
+        measurement = side.measurement
+        if index == found.side or measurement is None:
+            continue
+        largest = max((s for s in measurement.stages if s.name != "attention"), key=lambda s: s.share, default=None)
+        if largest and largest.share >= _NOTABLE_STAGE:
+            return f", {largest.share:.0%} of {short_names(record)[index]}'s time is the {largest.name}"
+    return ""
+
+
+@dataclass(frozen=True)
+class Cliff:
+    """A cell far from its neighbour on an axis: `factor` more time than its work explains."""
+
+    record: ComparisonRecord
+    neighbour: ComparisonRecord
+    side: int
+    axis: str
+    factor: float
+
+    def sentence(self) -> str:
+        """For a person."""
+        side = self.record.sides[self.side]
+        return (
+            f"cliff: {side.target} at {self.axis.replace('_', ' ')} {self.record.facts[self.axis]} takes "
+            f"{self.factor:.1f}× as long as its neighbour at {self.neighbour.facts[self.axis]} would explain "
+            f"({_us(side):,.1f} against {_us(self.neighbour.sides[self.side]):,.1f} us; {self.record.scenario})"
+        )
+
+
+def cliffs(records: Sequence[ComparisonRecord]) -> list[Cliff]:
+    """Cells that take far longer than a neighbour, more than the difference of their work explains."""
+    axes = axes_of(records)
+    found: list[Cliff] = []
+    for axis in axes:
+        others = [name for name in axes if name != axis]
+        for line in _lines(records, axis, others):
+            found.extend(c for a, b in itertools.pairwise(line) for c in _cliffs_between(a, b, axis))
+    return found
+
+
+def _lines(records: Sequence[ComparisonRecord], axis: str, others: Sequence[str]) -> list[list[ComparisonRecord]]:
+    """Records that differ only on `axis`, in its order."""
+    order = [_hashable(v) for v in values_on(records, axis)]
+    lines: dict[Hashable, list[ComparisonRecord]] = {}
+    for record in records:
+        sides = tuple(side.target for side in record.sides)
+        lines.setdefault((sides, *(_hashable(record.facts.get(name)) for name in others)), []).append(record)
+    return [sorted(line, key=lambda r: order.index(_hashable(r.facts.get(axis)))) for line in lines.values()]
+
+
+def _cliffs_between(a: ComparisonRecord, b: ComparisonRecord, axis: str) -> list[Cliff]:
+    found = []
+    for side in range(min(len(a.sides), len(b.sides))):
+        for slow, quick in ((a, b), (b, a)):
+            slow_us, quick_us = _us(slow.sides[side]), _us(quick.sides[side])
+            if not slow_us or not quick_us:
+                continue
+            factor = slow_us / quick_us / max(1.0, _work_ratio(slow, quick))
+            if factor > CLIFF:
+                found.append(Cliff(slow, quick, side, axis, factor))
+    return found
+
+
+def _work_ratio(a: ComparisonRecord, b: ComparisonRecord) -> float:
+    if not (a.work and b.work):
+        return 1.0
+    return max(a.work[name] / max(b.work[name], 1) for name in ("bytes", "flops"))
+
+
+def _us(side: SideRecord) -> float:
+    return side.kernel_us or 0.0
+
+
+def splits_cost(records: Sequence[ComparisonRecord]) -> list[str]:
+    """What the library's own number of splits costs against the best explicit one, a sentence a line of the grid."""
+    axes = axes_of(records)
+    if SPLITS not in axes:
+        return []
+    others = [name for name in axes if name != SPLITS]
+    sentences = []
+    for line in _lines(records, SPLITS, others):
+        auto = next((r for r in line if r.facts[SPLITS] == "auto"), None)
+        for side in range(len(line[0].sides)) if auto else ():
+            timed = [(r, m) for r in line if r is not auto and (m := r.sides[side].measurement)]
+            own = auto.sides[side].measurement if auto else None
+            if timed and own and auto:
+                sentences.append(_splits_sentence(auto, side, own, timed, others))
+    return sentences
+
+
+def _splits_sentence(
+    auto: ComparisonRecord,
+    side: int,
+    own: Measurement,
+    timed: Sequence[tuple[ComparisonRecord, Measurement]],
+    others: Sequence[str],
+) -> str:
+    best, measurement = min(timed, key=lambda pair: pair[1].kernel.median if pair[1].kernel else float("inf"))
+    mine, theirs = own.kernel, measurement.kernel
+    assert mine is not None, "a side with a time has a kernel time"
+    assert theirs is not None, "a side with a time has a kernel time"
+    place = f" at {_place(auto, others)}" if others else ""
+    target = auto.sides[side].target
+    if mine.low <= theirs.high and theirs.low <= mine.high:
+        return f"{target}{place}: the library's own number of splits is as good as the best ({best.facts[SPLITS]})"
+    return (
+        f"{target}{place}: the library's own number of splits takes {mine.median / theirs.median:.2f}× "
+        f"[{mine.low / theirs.high:.2f}, {mine.high / theirs.low:.2f}] the time of {best.facts[SPLITS]}"
+    )

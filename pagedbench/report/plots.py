@@ -1,0 +1,420 @@
+"""Pictures of records: bars with intervals, the roofline, stages stacked, the crossover map. Needs matplotlib.
+
+Readable in black and white and by the colour-blind: sides differ by hatch and marker as well as by colour (Okabe and
+Ito's palette), and every number that matters is written out. Each picture says on what it was measured.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pagedbench.errors import UsageError
+from pagedbench.report.crossover import axes_of, outcome, short_names, values_on
+from pagedbench.results.comparison import ComparisonRecord
+from pagedbench.results.record import CellRecord
+from pagedbench.timing.measurement import Measurement
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "ooo", "---", "+++")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+MOST_BARS = 60
+WIDE = 30.0
+"""Times that differ by more than this factor are shown as points on a logarithmic axis."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One measured call: where it stands in the picture (`group`), whose it is (`side`), what was measured."""
+
+    group: str
+    side: str
+    measurement: Measurement
+
+    @property
+    def us(self) -> tuple[float, float, float]:
+        """Median, lower and upper end of the kernel time, in microseconds."""
+        kernel = self.measurement.kernel
+        assert kernel is not None, "entries are made of measured calls"
+        return kernel.median / 1e3, kernel.low / 1e3, kernel.high / 1e3
+
+
+def require_matplotlib() -> Any:
+    """`matplotlib.pyplot`, drawing to files only. Raises `UsageError` where it is not installed."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        raise UsageError("plots need matplotlib", hint="install it: pip install 'pagedbench[plot]'") from None
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def plot_comparisons(records: Sequence[ComparisonRecord], file: Path) -> list[Path]:
+    """Draw all that comparisons have to show; `file` gives folder, stem and form (`.png`, `.svg`). Returns files."""
+    entries = [
+        Entry(record.scenario, side.target, measurement)
+        for record in records
+        for side in record.sides
+        if (measurement := side.measurement) and measurement.kernel
+    ]
+    caption = comparison_caption(records)
+    drawn = plot_entries(entries, caption, file)
+    groups: dict[tuple[str, ...], list[ComparisonRecord]] = {}
+    for record in records:
+        groups.setdefault(tuple(side.target for side in record.sides), []).append(record)
+    for number, group in enumerate(g for g in groups.values() if len(g) > 1 and len(g[0].sides) > 1):
+        name = "crossover" if number == 0 else f"crossover-{number + 1}"
+        drawn.extend(_save(crossover_figure(group, caption), file, name))
+    return drawn
+
+
+def plot_cells(records: Sequence[CellRecord], file: Path) -> list[Path]:
+    """Draw the times of a run's cells. Returns the files; none where nothing was timed."""
+    entries = []
+    for record in records:
+        measurement = Measurement.from_dict(record.timing) if record.timing else None
+        if measurement and measurement.kernel and measurement.invalid is None:
+            entries.append(Entry(record.scenario, record.target, measurement))
+    return plot_entries(entries, cell_caption(records), file)
+
+
+def plot_entries(entries: Sequence[Entry], caption: str, file: Path) -> list[Path]:
+    """Bars, and, where there is something to show, the roofline and the stages."""
+    if not entries:
+        return []
+    drawn = list(_save(bars_figure(entries[:MOST_BARS], caption), file, "bars"))
+    if any(entry.measurement.roofline for entry in entries):
+        drawn.extend(_save(roofline_figure(entries, caption), file, "roofline"))
+    staged = [entry for entry in entries if len(entry.measurement.stages) > 1]
+    if staged:
+        drawn.extend(_save(stages_figure(staged[:MOST_BARS], caption), file, "stages"))
+    return drawn
+
+
+def _save(figure: Any, file: Path, kind: str) -> Iterator[Path]:
+    plt = require_matplotlib()
+    suffix = file.suffix or ".png"
+    path = file.with_name(f"{file.stem}-{kind}{suffix}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        figure.savefig(path, dpi=150, bbox_inches="tight")
+    except ValueError:
+        raise UsageError(f"a picture cannot be written as {suffix!r}", hint="name it .png, .svg or .pdf") from None
+    finally:
+        plt.close(figure)
+    yield path
+
+
+def comparison_caption(records: Sequence[ComparisonRecord]) -> str:
+    """On what comparisons were measured: device, cache state, heads, dtype, versions."""
+    first = records[0]
+    versions = dict.fromkeys(f"{s.backend} {s.version}" for r in records for s in r.sides if s.version)
+    cache = f"{first.cache} L2" if first.device != "cpu" else "CPU"
+    heads = first.heads if all(r.heads == first.heads for r in records) else "heads differ"
+    dtypes = "/".join(dict.fromkeys(r.dtype for r in records))
+    return _caption(first.environment, [cache, heads, dtypes, *versions])
+
+
+def cell_caption(records: Sequence[CellRecord]) -> str:
+    """On what a run's cells were measured."""
+    first = records[0]
+    versions = dict.fromkeys(
+        f"{r.backend} {r.environment['backend_version']}" for r in records if r.environment.get("backend_version")
+    )
+    caches = dict.fromkeys(f"{r.timing['cache']} L2" for r in records if r.timing and r.device != "cpu")
+    return _caption(first.environment, [*caches, *versions])
+
+
+def _caption(environment: dict[str, Any], parts: Sequence[str]) -> str:
+    device = str(environment.get("gpu") or environment.get("cpu") or "unknown device")
+    torch = f"torch {environment['torch']}" if environment.get("torch") else ""
+    driver = f"driver {environment['driver']}" if environment.get("driver") else ""
+    return "  ·  ".join(part for part in (device, *parts, torch, driver) if part)
+
+
+def _look(sides: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Colour, hatch and marker of each side."""
+    return {
+        side: {"colour": COLOURS[i % 8], "hatch": HATCHES[i % 8], "marker": MARKERS[i % 8]}
+        for i, side in enumerate(dict.fromkeys(sides))
+    }
+
+
+def _handles(look: dict[str, dict[str, Any]], *, as_points: bool) -> list[Any]:
+    """What stands in the legend for each look."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    if as_points:
+        return [
+            Line2D([], [], linestyle="none", marker=s["marker"], color=s["colour"], markeredgecolor="black")
+            for s in look.values()
+        ]
+    return [Patch(facecolor=s["colour"], hatch=s["hatch"], edgecolor="black") for s in look.values()]
+
+
+def _titled(figure: Any, axes: Any, title: str, caption: str) -> None:
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.text(0.01, -0.02, caption, fontsize=7, color="#444444", ha="left", va="top", wrap=True)
+
+
+def bars_figure(entries: Sequence[Entry], caption: str) -> Any:
+    """Kernel times, a group of bars a scenario, with the interval of each median."""
+    plt = require_matplotlib()
+    look = _look([entry.side for entry in entries])
+    figure, axes = plt.subplots(figsize=(8, 1.2 + 0.36 * len(entries)), layout="constrained")
+    groups = list(dict.fromkeys(entry.group for entry in entries))
+    medians = [entry.us[0] for entry in entries]
+    spread_wide = max(medians) > WIDE * max(min(medians), 1e-3)  # bars have no length on a logarithmic axis
+    position, ticks = 0.0, []
+    for group in groups:
+        own = [entry for entry in entries if entry.group == group]
+        ticks.append(position + (len(own) - 1) / 2)
+        for entry in own:
+            _bar(axes, position, entry, look[entry.side], as_point=spread_wide)
+            position += 1
+        position += 0.6
+    axes.set_yticks(ticks, groups, fontsize=8)
+    axes.invert_yaxis()
+    if spread_wide:
+        axes.set_xscale("log")
+        axes.grid(True, axis="x", which="major", color="#dddddd", linewidth=0.6)
+    axes.set_xlabel("kernel time, µs (median and its 95 % interval)")
+    axes.margins(x=0.15)
+    figure.legend(
+        _handles(look, as_points=spread_wide),
+        list(look),
+        fontsize=8,
+        frameon=False,
+        loc="outside upper right",
+        ncols=min(len(look), 3),
+    )
+    _titled(figure, axes, "Kernel time", caption)
+    return figure
+
+
+def _bar(axes: Any, position: float, entry: Entry, look: dict[str, Any], *, as_point: bool) -> None:
+    median, low, high = entry.us
+    style = {"color": look["colour"], "edgecolor": "black", "linewidth": 0.6}
+    if as_point:
+        axes.scatter([median], [position], marker=look["marker"], s=45, zorder=3, **style)
+    else:
+        axes.barh(position, median, height=0.9, hatch=look["hatch"], **style)
+    axes.errorbar(
+        median, position, xerr=[[median - low], [high - median]], color="black", capsize=3, linewidth=1.2, fmt="none"
+    )
+    axes.annotate(
+        f"{median:,.1f}", (high, position), xytext=(5, 0), textcoords="offset points", va="center", fontsize=7
+    )
+
+
+def roofline_figure(entries: Sequence[Entry], caption: str) -> Any:
+    """Achieved TFLOP/s over arithmetic intensity, under the limits measured on the device."""
+    plt = require_matplotlib()
+    placed = [entry for entry in entries if entry.measurement.roofline]
+    look = _look([entry.side for entry in placed])
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    points: dict[str, list[tuple[float, float]]] = {}
+    for entry in placed:
+        roof = entry.measurement.roofline
+        assert roof is not None, "only placed entries are drawn"
+        points.setdefault(entry.side, []).append((roof.flops / max(roof.bytes, 1), max(roof.tflop_s, 1e-9)))
+    _roof(axes, placed, [x for own in points.values() for x, _ in own])
+    for side, own in points.items():
+        xs, ys = zip(*own, strict=True)
+        style = {"color": look[side]["colour"], "marker": look[side]["marker"]}
+        axes.scatter(xs, ys, s=45, edgecolors="black", linewidths=0.6, label=side, zorder=3, **style)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("arithmetic intensity, FLOP a byte that must move")
+    axes.set_ylabel("achieved TFLOP/s (kernel time)")
+    axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
+    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    _titled(figure, axes, "Roofline", caption)
+    return figure
+
+
+def _roof(axes: Any, placed: Sequence[Entry], intensities: Sequence[float]) -> None:
+    """The two limits, named where they are drawn."""
+    roof = placed[0].measurement.roofline
+    assert roof is not None, "only placed entries are drawn"
+    ridge = roof.peak_tflop_s * 1e3 / roof.peak_gb_s
+    low, high = min(*intensities, ridge) / 3, max(*intensities, ridge) * 3
+    slope = roof.peak_gb_s / 1e3
+    axes.plot([low, ridge, high], [low * slope, roof.peak_tflop_s, roof.peak_tflop_s], color="black", linewidth=1.4)
+    axes.annotate(
+        f"reading, {roof.peak_gb_s:,.0f} GB/s", (ridge / 3, ridge / 3 * slope), xytext=(-8, 8), fontsize=8,
+        textcoords="offset points", ha="right",
+    )  # fmt: skip
+    axes.annotate(
+        f"matrix product, {roof.peak_tflop_s:,.0f} TFLOP/s", (high, roof.peak_tflop_s), xytext=(0, 5), fontsize=8,
+        textcoords="offset points", ha="right",
+    )  # fmt: skip
+
+
+def stages_figure(entries: Sequence[Entry], caption: str) -> Any:
+    """What the time of each call goes into, its stages one after the other."""
+    plt = require_matplotlib()
+    names = list(dict.fromkeys(stage.name for entry in entries for stage in entry.measurement.stages))
+    look = _look(names)
+    figure, axes = plt.subplots(figsize=(8, 1.4 + 0.4 * len(entries)), layout="constrained")
+    widest = max(sum(stage.median for stage in entry.measurement.stages) for entry in entries)
+    for position, entry in enumerate(entries):
+        left = 0.0
+        for stage in entry.measurement.stages:
+            style = {"color": look[stage.name]["colour"], "hatch": look[stage.name]["hatch"]}
+            axes.barh(position, stage.median / 1e3, left=left, height=0.8, edgecolor="black", linewidth=0.6, **style)
+            if stage.median > 0.06 * widest:
+                box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+                middle = left + stage.median / 2e3
+                axes.text(middle, position, f"{stage.share:.0%}", ha="center", va="center", fontsize=7, bbox=box)
+            left += stage.median / 1e3
+        axes.annotate(
+            f"{left:,.1f}", (left, position), xytext=(4, 0), textcoords="offset points", va="center", fontsize=7
+        )
+    axes.set_yticks(range(len(entries)), [f"{e.group}\n{e.side}" for e in entries], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel("device time, µs (medians of the stages)")
+    axes.margins(x=0.1)
+    figure.legend(
+        _handles(look, as_points=False), names, fontsize=8, frameon=False, loc="outside upper right", ncols=len(names)
+    )
+    _titled(figure, axes, "Stages", caption)
+    return figure
+
+
+def crossover_figure(records: Sequence[ComparisonRecord], caption: str) -> Any:
+    """Where each side wins and by how much: a map, and under it the ratio of the first two sides with its interval."""
+    plt = require_matplotlib()
+    axes = axes_of(records)
+    *rows, across = axes or ["batch"]
+    columns = values_on(records, across)
+    lines: dict[tuple[str, ...], dict[str, ComparisonRecord]] = {}
+    for record in sorted(records, key=lambda r: [values_on(records, n).index(r.facts.get(n)) for n in rows]):
+        key = tuple(f"{name.replace('_', ' ')} {record.facts.get(name)}" for name in rows)
+        lines.setdefault(key, {})[str(record.facts.get(across))] = record
+    height = 1.0 + 0.5 * len(lines)
+    width = max(8, 2 + 0.85 * len(columns))
+    figure, (chart, ratios) = plt.subplots(
+        2, 1, figsize=(width, height + 3.4), height_ratios=[height, 3.0], layout="constrained"
+    )
+    _draw_map(chart, lines, columns, across)
+    _draw_ratios(ratios, records, lines, columns, across)
+    _titled(figure, chart, _map_title(records), caption)
+    return figure
+
+
+def _map_title(records: Sequence[ComparisonRecord]) -> str:
+    names = short_names(records[0])
+    letters = ", ".join(f"{letter} = {name}" for letter, name in zip(string.ascii_uppercase, names, strict=False))
+    return f"Who is faster, and how many times: {letters}"
+
+
+@dataclass(frozen=True)
+class _MapCell:
+    """How one cell of the map looks: the winner's colour and hatch, stronger the more it wins by, and the text."""
+
+    text: str
+    colour: str
+    hatch: str = ""
+    strength: float = 1.0
+
+    @classmethod
+    def of(cls, record: ComparisonRecord | None) -> _MapCell:
+        found = outcome(record) if record else None
+        if found is None or found.kind == "none":
+            return cls("–", "#f2f2f2")
+        side = found.side or 0
+        letter = string.ascii_uppercase[side]
+        if found.kind == "tie":
+            return cls("=", "white")
+        if found.kind == "alone":
+            return cls(f"({letter})", "#f2f2f2")
+        strength = min(1.0, 0.35 + 0.3 * (found.factor - 1))
+        return cls(f"{letter} {found.factor:.2g}×", COLOURS[side % 8], HATCHES[side % 8], strength)
+
+
+def _draw_map(
+    chart: Any,
+    lines: dict[tuple[str, ...], dict[str, ComparisonRecord]],
+    columns: Sequence[Any],
+    across: str,
+) -> None:
+    from matplotlib.patches import Rectangle
+
+    box = {"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1.5}
+    for y, by_value in enumerate(lines.values()):
+        for x, value in enumerate(columns):
+            cell = _MapCell.of(by_value.get(str(value)))
+            for style in (
+                {"facecolor": cell.colour, "alpha": cell.strength, "edgecolor": "none"},
+                {"fill": False, "hatch": cell.hatch, "edgecolor": "#00000055", "linewidth": 0.0},
+                {"fill": False, "edgecolor": "white", "linewidth": 2.0},
+            ):
+                chart.add_patch(Rectangle((x, y), 1, 1, **style))
+            chart.text(x + 0.5, y + 0.5, cell.text, ha="center", va="center", fontsize=8, bbox=box)
+    chart.set_xlim(0, len(columns))
+    chart.set_ylim(len(lines), 0)
+    chart.set_xticks([x + 0.5 for x in range(len(columns))], [_tick(v) for v in columns], fontsize=8)
+    chart.set_yticks([y + 0.5 for y in range(len(lines))], [", ".join(key) for key in lines], fontsize=8)
+    chart.set_xlabel(across.replace("_", " "))
+    chart.tick_params(length=0)
+
+
+def _draw_ratios(
+    ratios: Any,
+    records: Sequence[ComparisonRecord],
+    lines: dict[tuple[str, ...], dict[str, ComparisonRecord]],
+    columns: Sequence[Any],
+    across: str,
+) -> None:
+    """The time of the second side over that of the first, with intervals: over 1, the first is faster."""
+    for number, (key, by_value) in enumerate(lines.items()):
+        found = [(x, r.pair()) for x, v in enumerate(columns) if (r := by_value.get(str(v))) is not None]
+        points = [(x, 1 / p.ratio, 1 / p.high, 1 / p.low) for x, p in found if p and p.low > 0 and p.ratio > 0]
+        if not points:
+            continue
+        xs, middle, low, high = (list(column) for column in zip(*points, strict=True))
+        spread = [
+            [m - b for m, b in zip(middle, low, strict=True)], [t - m for m, t in zip(middle, high, strict=True)]
+        ]  # fmt: skip
+        offset = [x + 0.5 + 0.04 * (number - (len(lines) - 1) / 2) for x in xs]
+        ratios.errorbar(
+            offset, middle, yerr=spread, color=COLOURS[number % 8], marker=MARKERS[number % 8], markersize=5,
+            linestyle=("-", "--", "-.", ":")[(number + number // 8) % 4], linewidth=1.1, capsize=3,
+            label=", ".join(key) or None,
+        )  # fmt: skip
+    _dress_ratios(ratios, short_names(records[0]), columns, across)
+    if len(lines) > 1:
+        ratios.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _dress_ratios(ratios: Any, names: Sequence[str], columns: Sequence[Any], across: str) -> None:
+    """The equivalence margin, the line of equal times, and an axis of ratios that reads 0.5, 1, 2."""
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+    ratios.axhspan(0.99, 1.01, color="#bbbbbb", alpha=0.6, zorder=0)
+    ratios.axhline(1.0, color="black", linewidth=0.8)
+    ratios.set_yscale("log")
+    ratios.set_xlim(0, len(columns))
+    ratios.set_xticks([x + 0.5 for x in range(len(columns))], [_tick(v) for v in columns], fontsize=8)
+    ratios.set_xlabel(across.replace("_", " "))
+    ratios.set_ylabel(f"time of {names[1]}\nover {names[0]}", fontsize=8)
+    ratios.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+    ratios.yaxis.set_major_formatter(ScalarFormatter())
+    ratios.yaxis.set_minor_formatter(NullFormatter())
+    for side in ("top", "right"):
+        ratios.spines[side].set_visible(False)
+
+
+def _tick(value: Any) -> str:
+    if isinstance(value, int) and value >= 1024 and value % 1024 == 0:
+        return f"{value // 1024}k"
+    return str(value)

@@ -1,0 +1,171 @@
+"""Compare sides scenario by scenario: each is judged as a cell, then those that passed are timed in one worker.
+
+This is the parent's part. Which words of the command line are sides is `sides.py`'s; what comes of the records is
+`report/`'s.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Protocol
+
+from pagedbench.layout.build import build_layout
+from pagedbench.results.comparison import ComparisonRecord, PairRecord, SideRecord
+from pagedbench.runner.cells import scenario_hash
+from pagedbench.runner.environment import git_state
+from pagedbench.runner.pool import Workers
+from pagedbench.runner.process import WorkerGone
+from pagedbench.runner.protocol import Job, ResolvedTarget
+from pagedbench.runner.session import Interrupted, sigterm_interrupts
+from pagedbench.runner.versus_job import VersusJob
+from pagedbench.scenario.model import Scenario
+from pagedbench.timing.options import TimingOptions
+from pagedbench.words import Verdict
+
+SUITE = "run"
+"""The checks that a side must pass before it gets a time."""
+
+
+@dataclass(frozen=True)
+class SideChoice:
+    """One side as resolved: a backend and one of its paths."""
+
+    target: ResolvedTarget
+    path: str
+
+
+class Watcher(Protocol):
+    """Is told how the comparison gets on."""
+
+    def begin(self, label: str) -> None:
+        """A scenario begins."""
+
+    def stage(self, name: str) -> None:
+        """A stage of it begins."""
+
+    def end(self, record: ComparisonRecord) -> None:
+        """Its record is there."""
+
+
+@dataclass
+class Compared:
+    """All records, in order; `interrupted_by` is the signal that ended the comparison early."""
+
+    planned: int
+    records: list[ComparisonRecord] = field(default_factory=list)
+    interrupted_by: signal.Signals | None = None
+
+
+def compare_scenarios(
+    scenarios: Sequence[Scenario],
+    groups: Sequence[Sequence[SideChoice]],
+    workers: Workers,
+    timing: TimingOptions,
+    watcher: Watcher,
+) -> Compared:
+    """A record for each scenario and group of sides."""
+    result = Compared(planned=len(scenarios) * len(groups))
+    environment = {**workers.environment, "git": git_state(Path.cwd())}
+    try:
+        with sigterm_interrupts():
+            for scenario in scenarios:
+                for group in groups:
+                    watcher.begin(f"{scenario.name} {' '.join(f'{s.target.name}:{s.path}' for s in group)}")
+                    record = _compare(scenario, group, workers, timing, watcher)
+                    record.environment = environment
+                    result.records.append(record)
+                    watcher.end(record)
+    except Interrupted:
+        result.interrupted_by = signal.SIGTERM
+    except KeyboardInterrupt:
+        result.interrupted_by = signal.SIGINT
+    return result
+
+
+def _compare(
+    scenario: Scenario, group: Sequence[SideChoice], workers: Workers, timing: TimingOptions, watcher: Watcher
+) -> ComparisonRecord:
+    attention = scenario.attention
+    record = ComparisonRecord(
+        scenario=scenario.name,
+        device=workers.device,
+        facts=facts_of(scenario),
+        seed=scenario.inputs.seed,
+        cache=timing.cache if workers.device != "cpu" else "warm",
+        heads=f"{attention.num_heads}/{attention.num_kv_heads} heads, head dim {attention.head_dim}",
+        dtype=attention.dtype,
+        time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        scenario_hash=scenario_hash(scenario),
+    )
+    record.sides = [_judged(scenario, choice, workers, watcher) for choice in group]
+    passed = [index for index, side in enumerate(record.sides) if side.verdict is Verdict.PASS]
+    if passed:
+        _time(record, scenario, passed, group, workers, timing, watcher)
+    return record
+
+
+def _judged(scenario: Scenario, choice: SideChoice, workers: Workers, watcher: Watcher) -> SideRecord:
+    """The side as a cell: right, or why it gets no time."""
+    job = Job(scenario, choice.target.name, choice.path, workers.device, SUITE, diagnose=False)
+    cell = workers.judge(job, choice.target.compile_seconds, watcher.stage)
+    return SideRecord(
+        choice.target.name, choice.path, cell.verdict, cell.message, cell.worst_error, choice.target.version
+    )
+
+
+def _time(
+    record: ComparisonRecord,
+    scenario: Scenario,
+    passed: Sequence[int],
+    group: Sequence[SideChoice],
+    workers: Workers,
+    timing: TimingOptions,
+    watcher: Watcher,
+) -> None:
+    """Fill in the times of the sides that passed, and their pairs."""
+    sides = tuple((record.sides[i].backend, record.sides[i].path) for i in passed)
+    seconds = sum(group[i].target.compile_seconds for i in passed) + 2 * len(passed) * timing.max_seconds
+    try:
+        reply = workers.ask(VersusJob(scenario, sides, workers.device, timing).to_message(), seconds, watcher.stage)
+    except WorkerGone as gone:
+        record.message = f"no times: {gone.reason}"
+        return
+    if reply["event"] == "failed":
+        record.message = f"no times: {reply['message']}"
+        return
+    _fill_in(record, passed, reply["found"])
+
+
+def _fill_in(record: ComparisonRecord, passed: Sequence[int], found: dict[str, Any]) -> None:
+    record.work = found["work"]
+    for index, told in zip(passed, found["sides"], strict=True):
+        side = record.sides[index]
+        side.timing = told["timing"]
+        invalid = told["wrong"] or (side.timing or {}).get("invalid")
+        if invalid:
+            side.message = invalid
+            side.verdict = Verdict(told["verdict"])
+    record.pairs = [PairRecord(**{**p, "a": passed[p["a"]], "b": passed[p["b"]]}) for p in found["pairs"]]
+
+
+def facts_of(scenario: Scenario) -> dict[str, Any]:
+    """What places a scenario in a grid: its shape in numbers, and whatever else its variant changes.
+
+    `keys` and `query_len` are the longest of the batch; keys count the new tokens where they are appended.
+    """
+    layout = build_layout(scenario)
+    facts: dict[str, Any] = {
+        "batch": layout.batch,
+        "keys": layout.max_seqlen_k,
+        "query_len": layout.max_seqlen_q,
+        "block_size": layout.block_size,
+        "placement": scenario.cache.placement if scenario.cache.block_table is None else "as written",
+        "num_splits": scenario.attention.num_splits or "auto",
+    }
+    covered = ("batch.", "cache.block_size", "cache.placement", "attention.num_splits")
+    facts |= {path: value for path, value in scenario.variant.items() if not path.startswith(covered)}
+    return facts
