@@ -133,8 +133,8 @@ class FlexBackend(LibraryBackend):
         q = padded.view(spec.batch, spec.max_seqlen_q, spec.num_heads, spec.head_dim).transpose(1, 2)
         out, lse = _compiled()(
             q,
-            call.k_cache.flatten(0, 1)[None].transpose(1, 2),
-            call.v_cache.flatten(0, 1)[None].transpose(1, 2),
+            _one_sequence(call.k_cache),
+            _one_sequence(call.v_cache),
             score_mod=plan.score_mod,
             block_mask=plan.block_mask,
             scale=spec.softmax_scale,
@@ -144,6 +144,11 @@ class FlexBackend(LibraryBackend):
         )
         out = out.transpose(1, 2).flatten(0, 1)[plan.rows]
         return Output(out, lse.transpose(1, 2).flatten(0, 1)[plan.rows].float())
+
+
+def _one_sequence(pool: torch.Tensor) -> torch.Tensor:
+    """The pool as `(1, heads, slots, head_dim)`, over the same memory."""
+    return pool.view(1, -1, *pool.shape[2:]).transpose(1, 2)
 
 
 @cache

@@ -15,7 +15,8 @@ import torch
 from pagedbench.backends.base import Availability, Backend, Output, Traits
 from pagedbench.backends.indices import host_arrays, locate, new_token_places
 from pagedbench.backends.torch_schedule import StepSize, TileGroup, schedule
-from pagedbench.tensors.call import Call
+from pagedbench.tensors.call import Call, CallSpec
+from pagedbench.words import AttnPath
 
 # The most fp32 elements that one step holds (scores, gathered K and V): 16 MiB stay in a CPU's cache, a GPU wants more.
 STEP_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 26}
@@ -38,6 +39,12 @@ class TorchBackend(Backend):
         if device.startswith("cuda") and not torch.cuda.is_available():
             return Availability(False, torch.__version__, "torch sees no CUDA device")
         return Availability(True, torch.__version__)
+
+    def unsupported(self, spec: CallSpec) -> str | None:
+        """Only what the path itself excludes: decode is for equal query lengths."""
+        if spec.path is AttnPath.DECODE and spec.query_len is None and spec.batch:
+            return "decode cannot take prefill: query lengths differ"
+        return None
 
     def plan(self, call: Call) -> list[TileGroup]:
         """Cut the batch into tiles, on the host."""

@@ -180,11 +180,16 @@ def _cache_over(call: Call) -> Any:
     cache = cache_class.__new__(cache_class)
     cache.block_size, cache.num_blocks = spec.block_size, spec.num_blocks
     cache.num_key_value_heads, cache.head_dim = spec.num_kv_heads, spec.head_dim
-    cache.key_cache, cache.value_cache = [call.k_cache.flatten(0, 1)], [call.v_cache.flatten(0, 1)]
+    cache.key_cache, cache.value_cache = [_as_slots(call.k_cache)], [_as_slots(call.v_cache)]
     cache.layer_index_to_group_indices = {0: (0, 0)}
     cache.sliding_windows = {0: 1}  # read and write indices are ours and whole, windows are the mask's
     cache._block_table_key = None
     return cache
+
+
+def _as_slots(pool: torch.Tensor) -> torch.Tensor:
+    """`(slots, heads, head_dim)` over the same memory: a pool that is not dense raises, a copy would not be updated."""
+    return pool.view(-1, *pool.shape[2:])
 
 
 def _layer(call: Call) -> SimpleNamespace:

@@ -20,8 +20,13 @@ from pagedbench.words import ExitCode
 COMMANDS: dict[str, str] = {
     "show": "pagedbench.cli.show",
     "run": "pagedbench.cli.run",
+    "compare": "pagedbench.cli.compare",
     "check": "pagedbench.cli.check",
     "selftest": "pagedbench.cli.selftest",
+    "baseline": "pagedbench.cli.baseline",
+    "backends": "pagedbench.cli.backends",
+    "new-backend": "pagedbench.cli.new_backend",
+    "report": "pagedbench.cli.report",
     "scenarios": "pagedbench.cli.scenarios",
     "schema": "pagedbench.cli.schema",
 }

@@ -1,0 +1,95 @@
+"""Tries each feature of a backend on its tiny scenario, in a process of its own, since a wrong kernel may end it.
+
+`python -m pagedbench.backends.probe BACKEND DEVICE` reads the features and paths to try from stdin, and prints one JSON
+line for each; `probe` reads them, and goes on behind one that crashed. Claims are ignored: what is refused is tried.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from pagedbench.backends.base import Backend
+from pagedbench.backends.features import FEATURES, Feature
+from pagedbench.backends.registry import find_backend
+from pagedbench.words import AttnPath, Verdict, worst
+
+TIMEOUT = 120.0
+CHECKS = ("accuracy", "cache-update")
+LINE = "trial: "  # libraries print to stdout, too
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What happened when a feature was tried on a path: PASS, or a verdict with its message."""
+
+    feature: str
+    path: str
+    verdict: str
+    message: str = ""
+
+    @property
+    def works(self) -> bool:
+        """The numbers are right and the cache is as it must be."""
+        return self.verdict == Verdict.PASS.value
+
+
+def probe(backend: Backend, device: str) -> Iterator[Trial]:
+    """Try every feature on every path of a backend; a crash or a time-out costs one trial."""
+    todo = [(feature.name, path.value) for feature in FEATURES for path in feature.paths(backend)]
+    while todo:
+        for trial in _run(backend, device, todo):
+            yield trial
+            todo = todo[1:]
+        if todo:
+            (feature, path), *todo = todo
+            yield Trial(feature, path, Verdict.CRASHED.value, "the process ended, or did not answer in time")
+
+
+def _run(backend: Backend, device: str, todo: Sequence[tuple[str, str]]) -> Iterator[Trial]:
+    """The trials that one process gets through."""
+    command = [sys.executable, "-m", "pagedbench.backends.probe", backend.source, device]
+    allowed = TIMEOUT + backend.traits.compile_seconds * len(todo)
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(todo), capture_output=True, text=True, timeout=allowed, check=False
+        )
+        lines = done.stdout
+    except subprocess.TimeoutExpired as late:
+        lines = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+    for line in lines.splitlines():
+        if line.startswith(LINE):
+            yield Trial(**json.loads(line.removeprefix(LINE)))
+
+
+def try_feature(backend: Backend, feature: Feature, path: AttnPath, device: str) -> Trial:
+    """Run one feature here and now, without asking whether it is supported."""
+    from pagedbench.checks.base import CheckContext
+    from pagedbench.checks.registry import CHECKS as KNOWN
+    from pagedbench.layout.build import build_layout
+
+    context = CheckContext(feature.scenario, build_layout(feature.scenario), backend, path, device)
+    try:
+        results = [KNOWN[name].run(context) for name in CHECKS if KNOWN[name].not_applicable(context) is None]
+    except Exception as error:
+        text = " ".join(str(error).split())
+        return Trial(feature.name, path.value, Verdict.ERROR.value, f"{type(error).__name__}: {text[:300]}")
+    verdict = worst(result.verdict for result in results)
+    return Trial(
+        feature.name, path.value, verdict.value, next((r.message for r in results if r.verdict == verdict), "")
+    )
+
+
+def main(name: str, device: str) -> None:
+    """The process's work."""
+    backend, known = find_backend(name), {feature.name: feature for feature in FEATURES}
+    for feature, path in json.load(sys.stdin):
+        trial = try_feature(backend, known[feature], AttnPath(path), device)
+        print(LINE + json.dumps(asdict(trial)), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,88 @@
+"""The capability matrix and its probe: what is claimed is what is tried, and a crash costs one trial."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pagedbench.backends import probe as probing
+from pagedbench.backends.features import FEATURES, Feature, claim
+from pagedbench.backends.files import load_backend
+from pagedbench.backends.probe import Trial, probe, try_feature
+from pagedbench.backends.registry import find_backend
+from pagedbench.words import AttnPath
+
+BY_NAME = {feature.name: feature for feature in FEATURES}
+
+
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda f: f.name)
+def test_torch_has_every_feature_it_claims(feature: Feature) -> None:
+    torch = find_backend("torch")
+    path = AttnPath.PAGED_VARLEN
+    assert claim(torch, feature, path, "cpu") is None
+    trial = try_feature(torch, feature, path, "cpu")
+    assert trial.works, trial.message
+
+
+def test_ragged_queries_are_no_question_for_decode() -> None:
+    assert AttnPath.DECODE not in BY_NAME["ragged queries"].paths(find_backend("torch"))
+    assert AttnPath.DECODE in BY_NAME["4 query tokens each"].paths(find_backend("torch"))
+
+
+KERNEL = """
+import os
+from pagedbench.backends.torch_backend import TorchBackend
+from pagedbench.words import AttnPath
+
+class Mine(TorchBackend):
+    name = "mine"
+    paths = (AttnPath.VARLEN,)
+
+    def unsupported(self, spec):
+        return "softcap: mine has none" if spec.softcap else None
+
+    def varlen(self, call, plan):
+        if call.spec.sinks:
+            os._exit(3)
+        output = super().varlen(call, plan)
+        if call.spec.alibi:
+            output.out.zero_()
+        return output
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A kernel that has softcap without claiming it, fails with ALiBi, and ends the process with sinks."""
+    few = tuple(BY_NAME[name] for name in ("bfloat16", "softcap", "sinks", "ALiBi"))
+    monkeypatch.setattr(probing, "FEATURES", few)
+    file = tmp_path / "mine.py"
+    file.write_text(KERNEL)
+    return str(file)
+
+
+def test_a_probe_tells_claims_from_truth(mine: str) -> None:
+    trials = {trial.feature: trial for trial in probe(load_backend(mine), "cpu")}
+    assert trials["bfloat16"].works
+    assert trials["softcap"].works
+    assert claim(load_backend(mine), BY_NAME["softcap"], AttnPath.VARLEN, "cpu") == "softcap: mine has none"
+    assert trials["sinks"].verdict == "CRASHED"
+    assert trials["ALiBi"].verdict == "MISMATCH"
+
+
+def test_a_backend_that_raises_when_asked_has_nothing_to_offer() -> None:
+    class Odd:
+        def unsupported(self, spec: object) -> None:
+            raise OSError("libcuda.so.1: cannot open shared object file")
+
+    assert "OSError" in (claim(Odd(), BY_NAME["MQA"], AttnPath.VARLEN, "cpu") or "")  # type: ignore[arg-type]
+
+
+def test_a_trial_that_raises_keeps_its_message() -> None:
+    class Odd(type(find_backend("torch"))):  # type: ignore[misc]
+        def varlen(self, call: object, plan: object) -> None:
+            raise RuntimeError("no kernel image is available")
+
+    trial = try_feature(Odd(), BY_NAME["MQA"], AttnPath.VARLEN, "cpu")
+    assert trial == Trial("MQA", "varlen", "ERROR", "RuntimeError: no kernel image is available")

@@ -1,0 +1,101 @@
+"""Every backend that this GPU machine has, on shipped scenarios and on each feature: right numbers, right cache.
+
+A backend that refuses is skipped with its reason; what it accepts must be right, unless the scenario expects otherwise.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from pagedbench.backends.base import Backend
+from pagedbench.backends.execute import stages
+from pagedbench.backends.features import FEATURES, claim
+from pagedbench.backends.probe import probe
+from pagedbench.backends.registry import backends
+from pagedbench.checks.base import CheckContext
+from pagedbench.checks.registry import CHECKS
+from pagedbench.layout.build import build_layout
+from pagedbench.scenario.loader import load_scenarios
+from pagedbench.scenario.model import Scenario
+from pagedbench.tensors.prepare import call_spec
+from pagedbench.words import AttnPath, Verdict, worst
+
+pytestmark = pytest.mark.gpu
+TARGETS = [(backend, path) for backend in backends() for path in backend.paths]
+TARGET_IDS = [f"{backend.name}:{path}" for backend, path in TARGETS]
+
+
+@pytest.fixture(autouse=True)
+def _free_memory() -> Iterator[None]:
+    yield
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def _skip_if_not_here(backend: Backend) -> None:
+    found = backend.available("cuda")
+    if not found.available:
+        pytest.skip(found.reason or "not available")
+
+
+def _expects_otherwise(scenario: Scenario, backend: Backend, path: AttnPath) -> bool:
+    return any(expected.target in {backend.name, f"{backend.name}:{path}"} for expected in scenario.expect)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("backend", "path"), TARGETS, ids=TARGET_IDS)
+def test_shipped_scenarios(backend: Backend, path: AttnPath) -> None:
+    _skip_if_not_here(backend)
+    wrong = {}
+    for scenario in load_scenarios(["docs", "edge", "features"]):
+        layout = build_layout(scenario)
+        refused = backend.unsupported(call_spec(scenario, layout, path, "cuda"))
+        ragged = path is AttnPath.DECODE and layout.uniform_query_len is None
+        if refused or ragged or _expects_otherwise(scenario, backend, path):
+            continue
+        context = CheckContext(scenario, layout, backend, path, "cuda")
+        checks = [CHECKS[name] for name in ("accuracy", "cache-update")]
+        results = [check.run(context) for check in checks if check.not_applicable(context) is None]
+        if worst(result.verdict for result in results) is not Verdict.PASS:
+            wrong[scenario.name] = [result.message for result in results]
+    assert not wrong
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("backend", backends(), ids=lambda backend: backend.name)
+def test_claims_are_true(backend: Backend) -> None:
+    _skip_if_not_here(backend)
+    claimed = {
+        (feature.name, path.value)
+        for feature in FEATURES
+        for path in feature.paths(backend)
+        if claim(backend, feature, path, "cuda") is None
+    }
+    trials = [trial for trial in probe(backend, "cuda") if (trial.feature, trial.path) in claimed]
+    assert not [trial for trial in trials if not trial.works]
+
+
+@pytest.mark.parametrize(("backend", "path"), TARGETS, ids=TARGET_IDS)
+def test_path_functions_do_not_synchronise(backend: Backend, path: AttnPath) -> None:
+    """Planned and warmed up, a call must leave the host free: torch raises here where an operation would wait."""
+    _skip_if_not_here(backend)
+    (feature,) = (feature for feature in FEATURES if feature.name == "bfloat16")
+    if reason := claim(backend, feature, path, "cuda"):
+        pytest.skip(reason)
+    context = CheckContext(feature.scenario, build_layout(feature.scenario), backend, path, "cuda")
+    call = context.prepare().call
+    steps = stages(backend, call, backend.plan(call))
+    for step in steps:
+        step.run()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for step in steps:
+            step.run()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

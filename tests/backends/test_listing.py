@@ -1,0 +1,74 @@
+"""`pagedbench backends`: what is printed, and the same as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from pagedbench.backends.library import LibraryBackend
+from pagedbench.backends.loading import Library, Loaded, sentence
+from pagedbench.cli.app import app
+from pagedbench.report.capabilities import Ability, BackendReport, overview, print_out
+
+
+def test_the_table_names_all_and_fits_100_columns() -> None:
+    result = CliRunner().invoke(app, ["backends", "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    assert "flash-attn-3" in result.output
+    assert "pagedbench[flash-attn-3]" in result.output, "brackets are no markup"
+    assert max(map(len, result.output.splitlines())) <= 100
+
+
+def test_one_backend_says_why_not() -> None:
+    result = CliRunner().invoke(app, ["backends", "transformers", "--device", "cpu"])
+    assert "softcap: transformers" in result.output
+    assert "may leak from HIDDEN" in result.output
+
+
+def test_json_has_what_the_table_has() -> None:
+    result = CliRunner().invoke(app, ["backends", "torch", "--device", "cpu", "--json"])
+    (torch,) = json.loads(result.output)
+    assert torch["available"]
+    assert torch["paths"] == ["varlen", "decode", "paged-varlen"]
+    assert {"feature": "sinks", "path": "decode", "refused": None, "works": None, "found": "", "hint": False} in torch[
+        "abilities"
+    ]
+
+
+def test_marks_of_a_probe(capsys: pytest.CaptureFixture[str]) -> None:
+    abilities = (
+        Ability("softcap", "decode", None, works=False, found="MISMATCH"),
+        Ability("sinks", "decode", "sinks: none", works=True),
+        Ability("3 splits", "decode", "num_splits 3: chooses it itself", works=True, hint=True),
+        Ability("MQA", "decode", None, works=True),
+    )
+    report = BackendReport("mine", "", "1.0", True, None, None, ("decode",), {}, abilities)
+    print_out(overview([report], "cuda"))
+    printed = [line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines() if len(line.split()) > 1]
+    rows = {words[0].strip(): words[1] for words in printed}
+    assert (rows["softcap"], rows["sinks"], rows["3 splits"], rows["MQA"]) == ("d!", "d+", "·", "d")
+
+
+IMPORT_ERRORS = [
+    (OSError("/x/lib.so: undefined symbol: _ZN3c105ErrorC2E"), "built for another torch"),
+    (ImportError("libcudart.so.12: cannot open shared object file: No such file"), "libcudart.so.12"),
+    (RuntimeError("CUDA error: no kernel image is available for execution"), "built for another GPU"),
+    (ModuleNotFoundError("No module named 'einops'", name="einops"), "needs the module einops"),
+    (SystemError("initialization of _C failed"), "SystemError: initialization of _C failed"),
+]
+
+
+@pytest.mark.parametrize(("error", "words"), IMPORT_ERRORS)
+def test_what_an_import_raises_becomes_a_sentence(error: Exception, words: str) -> None:
+    assert words in sentence(error)
+
+
+def test_a_library_that_cannot_be_imported_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(LibraryBackend):
+        lib = Library("odd", ("odd",), ("odd-dist",), "pip install odd", needs_cuda=False)
+
+    assert Odd().available("cpu").reason == "not installed: pip install odd"
+    monkeypatch.setattr("pagedbench.backends.loading.load", lambda modules: Loaded(None, "built for another torch"))
+    assert Odd().available("cpu").reason == "built for another torch"
