@@ -1,7 +1,8 @@
 """What uninitialised memory holds: made visible, so that memory nobody wrote can be told from a result.
 
-Two ways, for memory that a backend allocates itself: torch fills it with NaN, or the allocator is primed with freed
-memory that holds a known pattern. The second cannot be sure on a CPU; the first holds for whatever torch allocates.
+NaN is what torch itself can fill it with. For a finite pattern the allocator is primed with freed memory that holds it,
+which the address confirms (a GPU's caching allocator gives it back, a CPU's often does not); or torch's own allocations
+are filled as they are made, which reaches whatever goes through its dispatcher.
 """
 
 from __future__ import annotations
@@ -9,8 +10,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pagedbench.tensors.bits import bits
 
 FINITE_PATTERN = 0x4242
 """As int16: 48.5 as bf16, 3.13 as fp16, 48.56 as fp32: no NaN, no 0, and unlike a mean of centred values."""
@@ -33,6 +38,34 @@ def uninitialised_is_nan() -> Iterator[None]:
         finally:
             torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
             torch.set_deterministic_debug_mode(was)
+
+
+class FilledAsAllocated(TorchDispatchMode):
+    """Within: whatever torch allocates without a value through its dispatcher holds `FINITE_PATTERN`."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Let the operation run; fill what it allocated."""
+        result = func(*args, **(kwargs or {}))
+        if func in _ALLOCATING and result.is_floating_point() and result.numel():
+            bits(result).fill_(_pattern_of_size(result.element_size()))
+        return result
+
+
+_ATEN = torch.ops.aten
+_ALLOCATING = frozenset(
+    (
+        _ATEN.empty.memory_format,
+        _ATEN.empty_strided.default,
+        _ATEN.empty_permuted.default,
+        _ATEN.empty_like.default,
+        _ATEN.new_empty.default,
+        _ATEN.new_empty_strided.default,
+    )
+)
+
+
+def _pattern_of_size(nbytes: int) -> int:
+    return int.from_bytes((FINITE_PATTERN & 0xFF).to_bytes(1, "little") * nbytes, "little", signed=nbytes > 1)
 
 
 def prime_allocator(*like: torch.Tensor) -> frozenset[int]:

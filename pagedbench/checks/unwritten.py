@@ -14,11 +14,12 @@ import torch
 
 from pagedbench.backends.base import Output
 from pagedbench.checks.base import CheckContext, CheckResult, Finding
-from pagedbench.checks.memory_patterns import FINITE_PATTERN, prime_allocator, uninitialised_is_nan
+from pagedbench.checks.memory_patterns import FINITE_PATTERN, FilledAsAllocated, prime_allocator, uninitialised_is_nan
 from pagedbench.checks.rows import place_of
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.tensors.arena import GUARD_PATTERN
 from pagedbench.tensors.fill import Fill
+from pagedbench.tensors.prepare import Prepared
 from pagedbench.words import Verdict
 
 MOST_FINDINGS = 8
@@ -46,29 +47,42 @@ class Unwritten:
 
 
 def _unwritten(context: CheckContext) -> tuple[torch.Tensor, str]:
-    """`(total_q, num_heads)` bool: rows (or their LSE) that follow the memory; and how the memory was controlled."""
+    """`(total_q, num_heads)` bool: rows (or their LSE) that follow the memory; and whose memory it was."""
     fill = Fill.poison(context.scenario.inputs.poison)
     with uninitialised_is_nan():
         first = _copied(context.execute(fill=dataclasses.replace(fill, out=GUARD_PATTERN)).output)
     prepared = context.prepare(fill=dataclasses.replace(fill, out=FINITE_PATTERN))
-    primed = prime_allocator(*(t for t in (first.out, first.lse) if t is not None))
-    second = context.execute(prepared).output
+    second = _on_finite_memory(context, prepared, first)
     rows = (first.out.isnan() & ~second.out.isnan()).any(-1)
     if first.lse is not None and second.lse is not None:
         rows |= first.lse.isnan() & ~second.lse.isnan()
-    return _must_be_written(context, rows), _control(second, prepared.call.out, primed)
+    given = prepared.call.out is not None and second.out.data_ptr() == prepared.call.out.data_ptr()
+    whose = "that the tool gave" if given else "of the backend's own"
+    return _must_be_written(context, rows), f"in memory {whose}, which held NaN, then numbers"
+
+
+def _on_finite_memory(context: CheckContext, prepared: Prepared, first: Output) -> Output:
+    """Run on memory that holds a finite pattern: what the tool gives, and primed memory where its address comes back.
+
+    Where it does not, torch fills what it allocates in one more run.
+    """
+    primed = set(prime_allocator(*_tensors(first)))
+    if prepared.call.out is not None:
+        primed.add(prepared.call.out.data_ptr())
+    output = context.execute(prepared).output
+    if primed.issuperset(tensor.data_ptr() for tensor in _tensors(output)):
+        return output
+    prepared = context.prepare(fill=prepared.fill)
+    with FilledAsAllocated():
+        return context.execute(prepared).output
+
+
+def _tensors(output: Output) -> list[torch.Tensor]:
+    return [output.out] if output.lse is None else [output.out, output.lse]
 
 
 def _copied(output: Output) -> Output:
     return Output(output.out.clone(), None if output.lse is None else output.lse.clone())
-
-
-def _control(output: Output, given: torch.Tensor | None, primed: frozenset[int]) -> str:
-    if given is not None and output.out.data_ptr() == given.data_ptr():
-        return "in memory that the tool gave"
-    if output.out.data_ptr() in primed:
-        return "in memory of its own, primed by the tool"
-    return "in memory of its own, NaN before the call"
 
 
 def _must_be_written(context: CheckContext, rows: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pagedbench.backends.base import Output, Traits
+from pagedbench.checks.base import CheckResult
+from pagedbench.checks.invariance import Invariance
+from pagedbench.checks.reorder import chosen, copies
+from pagedbench.layout.build import build_layout
+from pagedbench.scenario.model import Override, Scenario
+from pagedbench.tensors.call import Call, CallSpec
+from pagedbench.tensors.inputs import random_inputs
+from pagedbench.words import AttnPath, Verdict
+from tests.checks.kernels import Plain, Tamper, context
+from tests.tensors.cells import docs_decode, scenario
+
+
+class NoSplits(Plain):
+    """Refuses to be told a number of splits, so that the tests below are about one thing each."""
+
+    def unsupported(self, spec: CallSpec) -> str | None:
+        return None if spec.num_splits == 0 else "it has no splits"
+
+
+def judged(
+    tamper: Tamper | None = None,
+    wanted: Scenario | None = None,
+    path: AttnPath = AttnPath.DECODE,
+    traits: Traits | None = None,
+) -> CheckResult:
+    return Invariance().run(context(wanted or docs_decode(), NoSplits(tamper, traits), path))
+
+
+def test_a_right_kernel_passes_and_the_sentence_says_what_was_done() -> None:
+    result = judged()
+    assert result.verdict is Verdict.PASS
+    for words in ("20 repeats", "moved blocks", "padding 0", "padding num_blocks", "padding decoy", "wider table"):
+        assert words in result.message
+    for words in ("sequence 0 alone", "batch in reverse order", "3 times", "the varlen path"):
+        assert words in result.message
+
+
+def test_what_a_path_without_a_table_cannot_show_is_said_and_not_passed() -> None:
+    message = judged(path=AttnPath.VARLEN).message
+    assert "not applicable: blocks, padding and width (this path has no block table)" in message
+    assert "moved blocks" not in message
+
+
+@pytest.mark.parametrize("first", range(5))
+def test_one_noisy_call_in_five_does_not_get_through(first: int) -> None:
+    calls = 0
+
+    def tamper(call: Call, output: Output) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 5 == first:
+            output.out[1, 2, 3] *= 1.01
+
+    result = judged(tamper)
+    assert result.verdict is Verdict.UNSTABLE
+    assert any(f.message.startswith("repeats: sequence 1, query token 0") for f in result.findings)
+    assert any("of 20 runs" in f.message for f in result.findings)
+
+
+def test_noise_within_the_budget_is_a_matter_of_what_the_backend_declares() -> None:
+    calls = 0
+
+    def tamper(call: Call, output: Output) -> None:
+        nonlocal calls
+        calls += 1
+        output.out[0, 0, 0] *= 1 + 2**-7 * (calls % 2)
+
+    assert judged(tamper).verdict is Verdict.UNSTABLE
+    accepted = judged(tamper, traits=Traits(repeatable=False))
+    assert accepted.verdict is Verdict.PASS
+    assert "within budget, largest difference" in accepted.message
+
+
+def test_noise_beyond_the_budget_is_unstable_whatever_is_declared() -> None:
+    calls = 0
+
+    def tamper(call: Call, output: Output) -> None:
+        nonlocal calls
+        calls += 1
+        output.out[0] += calls % 2
+
+    result = judged(tamper, traits=Traits(repeatable=False))
+    assert result.verdict is Verdict.UNSTABLE
+    assert "leaves its budget" in result.message
+
+
+def test_following_padding_is_found() -> None:
+    def tamper(call: Call, output: Output) -> None:
+        if int(call.block_table[0, 1]) >= 0:
+            output.out[0] += 1
+
+    names = [f.message.split(":")[0] for f in judged(tamper).findings]
+    assert set(names) >= {"padding 0", "padding num_blocks", "padding decoy"}
+
+
+def test_an_error_on_a_legal_variation_is_an_error_that_names_it() -> None:
+    def tamper(call: Call, output: Output) -> None:
+        if call.spec.max_blocks_per_seq > 4:
+            raise ValueError("four blocks at most")
+
+    result = judged(tamper)
+    assert result.verdict is Verdict.ERROR
+    assert result.message == "wider table: ValueError: four blocks at most"
+
+
+def test_dependence_on_batch_mates_is_reported_and_judged_by_the_budget() -> None:
+    def slightly(call: Call, output: Output) -> None:
+        output.out *= 1 + 1.1 * 2**-9 * (call.spec.batch == 1)
+
+    def grossly(call: Call, output: Output) -> None:
+        output.out *= 1 + (call.spec.batch == 1)
+
+    result = judged(slightly)
+    assert result.verdict is Verdict.PASS
+    assert "largest difference: sequence 0 alone" in result.message
+    assert judged(slightly, traits=Traits(batch_invariant=True)).verdict is Verdict.UNSTABLE
+    assert judged(grossly).verdict is Verdict.UNSTABLE
+
+
+def test_copies_that_differ_from_each_other_are_found() -> None:
+    def tamper(call: Call, output: Output) -> None:
+        if call.spec.batch == 3 and call.cache_seqlens.tolist() == [70, 70, 70]:
+            output.out[1] += 1
+
+    assert "sequence 2 3 times" in judged(tamper).message
+
+
+def test_splits_are_varied_where_the_backend_takes_them() -> None:
+    def tamper(call: Call, output: Output) -> None:
+        output.out += call.spec.num_splits == 3
+
+    result = Invariance().run(context(docs_decode(), Plain(tamper)))
+    assert result.verdict is Verdict.UNSTABLE
+    assert result.message.startswith("3 split(s)")
+
+
+def test_one_path_is_held_against_the_other() -> None:
+    def tamper(call: Call, output: Output) -> None:
+        output.out += call.spec.path is AttnPath.VARLEN
+
+    assert judged(tamper).message.startswith("the varlen path")
+
+
+def test_arrays_that_are_wrong_on_purpose_are_only_repeated() -> None:
+    wanted = replace(docs_decode(), override=Override({"max_seqlen_k": 128}))
+    assert judged(wanted=wanted).message == "the same bits: 20 repeats"
+
+
+def test_nothing_is_said_of_an_empty_batch() -> None:
+    assert Invariance().not_applicable(context(scenario((), ()), Plain())) == "there are no query tokens"
+
+
+class TestReorder:
+    """Queries 2, 1, 3 and 1, 4, 0 cached keys: new layouts by hand."""
+
+    wanted = scenario((2, 1, 3), (1, 4, 0), cache={"block_size": 4})
+
+    def test_chosen_sequences_keep_their_blocks_keys_and_queries(self) -> None:
+        layout = build_layout(self.wanted)
+        inputs = random_inputs(self.wanted, layout, "cpu")
+        other = chosen(layout, inputs, [2, 0])
+        assert other.tokens.tolist() == [3, 4, 5, 0, 1]
+        assert other.layout.cu_seqlens_q.tolist() == [0, 3, 5]
+        assert other.layout.cu_seqlens_k.tolist() == [0, 3, 6]
+        assert (other.layout.block_table == layout.block_table[[2, 0]]).all()
+        assert torch.equal(other.inputs.q, inputs.q[[3, 4, 5, 0, 1]])
+        assert torch.equal(other.inputs.k, inputs.k[[8, 9, 10, 0, 1, 2]])
+        assert other.layout.read_slots.tolist() == layout.read_slots[[8, 9, 10, 0, 1, 2]].tolist()
+        assert other.layout.write_slots.tolist() == layout.write_slots[[3, 4, 5, 0, 1]].tolist()
+
+    def test_copies_have_blocks_of_their_own(self) -> None:
+        layout = build_layout(self.wanted)
+        other = copies(layout, random_inputs(self.wanted, layout, "cpu"), 1, 3)
+        used = other.layout.block_table[:, :2]
+        assert len(np.unique(used)) == 6
+        assert used.min() >= layout.num_blocks
+        assert other.layout.num_blocks > used.max()
+        assert other.tokens.tolist() == [2, 2, 2]
+        assert torch.equal(other.inputs.k[:5], other.inputs.k[5:10])
