@@ -40,7 +40,7 @@ def uninitialised_is_nan() -> Iterator[None]:
             torch.set_deterministic_debug_mode(was)
 
 
-class FilledAsAllocated(TorchDispatchMode):
+class FilledAsAllocated(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within: whatever torch allocates without a value through its dispatcher holds `FINITE_PATTERN`."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -13,13 +13,12 @@ import numpy as np
 import torch
 
 from pagedbench.backends.base import Output
-from pagedbench.checks.base import CheckContext, CheckResult, Finding
+from pagedbench.checks.base import CheckContext, CheckResult, Execution, Finding
 from pagedbench.checks.memory_patterns import FINITE_PATTERN, FilledAsAllocated, prime_allocator, uninitialised_is_nan
 from pagedbench.checks.rows import place_of
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.tensors.arena import GUARD_PATTERN
 from pagedbench.tensors.fill import Fill
-from pagedbench.tensors.prepare import Prepared
 from pagedbench.words import Verdict
 
 MOST_FINDINGS = 8
@@ -51,30 +50,31 @@ def _unwritten(context: CheckContext) -> tuple[torch.Tensor, str]:
     fill = Fill.poison(context.scenario.inputs.poison)
     with uninitialised_is_nan():
         first = _copied(context.execute(fill=dataclasses.replace(fill, out=GUARD_PATTERN)).output)
-    prepared = context.prepare(fill=dataclasses.replace(fill, out=FINITE_PATTERN))
-    second = _on_finite_memory(context, prepared, first)
+    done = _on_finite_memory(context, dataclasses.replace(fill, out=FINITE_PATTERN), first)
+    second, memory = done.output, done.prepared.call.out
     rows = (first.out.isnan() & ~second.out.isnan()).any(-1)
     if first.lse is not None and second.lse is not None:
         rows |= first.lse.isnan() & ~second.lse.isnan()
-    given = prepared.call.out is not None and second.out.data_ptr() == prepared.call.out.data_ptr()
+    given = memory is not None and second.out.data_ptr() == memory.data_ptr()
     whose = "that the tool gave" if given else "of the backend's own"
     return _must_be_written(context, rows), f"in memory {whose}, which held NaN, then numbers"
 
 
-def _on_finite_memory(context: CheckContext, prepared: Prepared, first: Output) -> Output:
+def _on_finite_memory(context: CheckContext, fill: Fill, first: Output) -> Execution:
     """Run on memory that holds a finite pattern: what the tool gives, and primed memory where its address comes back.
 
     Where it does not, torch fills what it allocates in one more run.
     """
+    prepared = context.prepare(fill=fill)
     primed = set(prime_allocator(*_tensors(first)))
     if prepared.call.out is not None:
         primed.add(prepared.call.out.data_ptr())
-    output = context.execute(prepared).output
-    if primed.issuperset(tensor.data_ptr() for tensor in _tensors(output)):
-        return output
-    prepared = context.prepare(fill=prepared.fill)
-    with FilledAsAllocated():
-        return context.execute(prepared).output
+    done = context.execute(prepared)
+    if primed.issuperset(tensor.data_ptr() for tensor in _tensors(done.output)):
+        return done
+    prepared = context.prepare(fill=fill)
+    with FilledAsAllocated():  # type: ignore[no-untyped-call]
+        return context.execute(prepared)
 
 
 def _tensors(output: Output) -> list[torch.Tensor]:
