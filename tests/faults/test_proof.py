@@ -1,0 +1,84 @@
+"""Every fault of the catalogue, where it first shows: caught by a check, and named from the kernel's behaviour alone."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from pagedbench.checks.base import CheckContext, CheckResult
+from pagedbench.checks.registry import CHECKS
+from pagedbench.faults.catalogue import FAULTS, find_fault
+from pagedbench.faults.diagnosis import diagnose
+from pagedbench.faults.effect import effect
+from pagedbench.faults.fault import Fault
+from pagedbench.faults.program import program_for
+from pagedbench.faults.scenarios import Trial, trials
+from pagedbench.runner.selftest import Power, context_for, power
+from pagedbench.words import Verdict
+
+COSTLY = ("decode-high-ids", "decode-long")
+NEEDS_A_HUGE_POOL = "int32-overflow"
+
+
+@cache
+def cheapest_first() -> list[Trial]:
+    return sorted(trials(), key=lambda trial: trial.scenario.name in COSTLY)
+
+
+def first_cell_that_shows(fault: Fault) -> CheckContext:
+    for trial in cheapest_first():
+        context = context_for(trial, fault, "cpu")
+        if power(context, fault) is Power.SHOWS:
+            return context
+    raise AssertionError(f"{fault.name} shows nowhere")
+
+
+def judged(context: CheckContext, name: str) -> CheckResult:
+    try:
+        return CHECKS[name].run(context)
+    except RuntimeError as error:
+        return CheckResult(name, Verdict.ERROR, str(error))
+
+
+def first_failure(context: CheckContext) -> CheckResult | None:
+    for name in ("accuracy", "cache-update", "leaks", "footprint", "unwritten", "invariance"):
+        result = judged(context, name)
+        if result.verdict not in (Verdict.PASS, Verdict.SKIPPED):
+            return result
+    return None
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_caught_and_named(fault: Fault) -> None:
+    if fault.name == NEEDS_A_HUGE_POOL:
+        pytest.skip("needs a pool of 2³¹ elements; see test_effect.py and the selftest on a GPU")
+    context = first_cell_that_shows(fault)
+    failure = first_failure(context)
+    assert failure is not None, "missed"
+    named = diagnose(context, [failure])
+    assert named, "no diagnosis"
+    assert named[0].score == 1.0
+    right = program_for(context.prepare().call)
+    both = find_fault(named[0].fault).change(right), fault.change(right)
+    assert named[0].fault == fault.name or effect(*both, context.layout).none, named
+
+
+@pytest.mark.parametrize("trial", trials(), ids=lambda trial: trial.name)
+def test_the_right_kernel_is_accused_of_nothing_and_diagnosed_with_nothing(trial: Trial) -> None:
+    context = context_for(trial, None, "cpu")
+    results = [
+        CheckResult(name, Verdict.SKIPPED) if CHECKS[name].not_applicable(context) else CHECKS[name].run(context)
+        for name in CHECKS
+    ]
+    assert {result.verdict for result in results} <= {Verdict.PASS, Verdict.SKIPPED}
+    assert diagnose(context, results) == []
+
+
+def test_a_failure_that_no_fault_explains_is_given_no_name() -> None:
+    """A kernel that is wrong in a way of its own: every output is a third of what it should be."""
+    odd = Fault("odd", "every output is a third", "W", lambda program: program.replace(out_factor=1 / 3))
+    context = context_for(trials()[0], odd, "cpu")
+    found = diagnose(context, [CHECKS["accuracy"].run(context)])
+    assert all(diagnosis.score < 1 for diagnosis in found)
+    assert all("no fault of the catalogue" in diagnosis.sentence for diagnosis in found)
