@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
 from pagedbench.errors import UsageError
+from pagedbench.report.plots import plot_cells, require_matplotlib
 from pagedbench.results.record import CellRecord
 from pagedbench.results.store import write_text
 
@@ -24,7 +27,10 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """Where to write what; None: not at all. `json` is written cell by cell by the run itself."""
+    """Where to write what; None: not at all. `json` is written cell by cell by the run itself.
+
+    `plot` gives folder, stem and form of the pictures.
+    """
 
     json: Path | None = None
     csv: Path | None = None
@@ -33,10 +39,13 @@ class OutputFiles:
     html: Path | None = None
     sarif: Path | None = None
     github: bool = False
+    plot: Path | None = None
 
     def prepare(self) -> None:
         """Make the folders. Raises `UsageError` for what could not be written: before a long run, not after it."""
-        for file in (self.json, *(getattr(self, form) for form in _FORMS)):
+        if self.plot is not None:
+            require_matplotlib()
+        for file in (self.json, self.plot, *(getattr(self, form) for form in _FORMS)):
             if file is None:
                 continue
             try:
@@ -52,8 +61,22 @@ class OutputFiles:
             file: Path | None = getattr(self, form)
             if file is not None:
                 write_text(file, getattr(import_module(f"pagedbench.report.{module}"), function)(records))
+        if self.plot is not None:
+            _draw(records, self.plot)
         if self.github:
             from pagedbench.report.github import workflow_commands, write_summary
 
             print(workflow_commands(records))
             write_summary(records)
+
+
+def _draw(records: Sequence[CellRecord], file: Path) -> None:
+    """Times as bars, roofline and stages, and a picture of each failure's footprint, in files named after `file`."""
+    drawn = plot_cells(records, file)
+    for record in records:
+        for name, svg in record.pictures.items():
+            cell = re.sub(r"[^A-Za-z0-9.=-]+", "-", f"{name}-{record.scenario}-{record.target}")
+            drawn.append(file.with_name(f"{file.stem}-{cell}.svg"))
+            write_text(drawn[-1], svg)
+    for picture in drawn:
+        print(f"drawn: {picture}", file=sys.stderr)

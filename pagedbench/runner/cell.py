@@ -16,20 +16,28 @@ from typing import Protocol
 
 import torch
 
+from pagedbench.backends.base import Backend
 from pagedbench.backends.registry import find_backend
 from pagedbench.checks.base import Check, CheckContext, CheckResult
+from pagedbench.checks.blindness import blindness
+from pagedbench.checks.floor import floor
 from pagedbench.checks.registry import suite
 from pagedbench.errors import PagedbenchError
+from pagedbench.faults.diagnosis import diagnose
 from pagedbench.layout.build import build_layout
 from pagedbench.oracle.reference import NoReference
+from pagedbench.report.footprint_plot import footprint_svg
 from pagedbench.results.record import CellRecord, CheckDict
 from pagedbench.runner.limits import limit_address_space
 from pagedbench.runner.paths import shorten_paths
 from pagedbench.runner.protocol import Job
 from pagedbench.runner.relations import asked_by
+from pagedbench.runner.work import work_of
 from pagedbench.tensors.prepare import available_bytes, call_spec, estimate_bytes
 from pagedbench.timing.options import TimingOptions
 from pagedbench.words import AttnPath, Verdict, worst
+
+SMALL_FLOPS = 1e9
 
 
 class Tell(Protocol):
@@ -65,10 +73,13 @@ class Failure:
     worker_is_spent: bool
 
 
-def judge(job: Job, tell: Tell) -> Judged:
-    """Walk one cell. Never raises for what a kernel does; a crash of the process is the parent's to see."""
+def judge(job: Job, tell: Tell, backend: Backend | None = None) -> Judged:
+    """Walk one cell. Never raises for what a kernel does; a crash of the process is the parent's to see.
+
+    `backend` is the one to judge where the job's name alone does not find it (a function in a running test).
+    """
     record = CellRecord(job.scenario.name, job.backend, job.path, job.device, Verdict.SKIPPED)
-    walk = _Walk(job, record, tell)
+    walk = _Walk(job, record, tell, backend)
     spent = False
     try:
         walk.run()
@@ -87,8 +98,9 @@ def judge(job: Job, tell: Tell) -> Judged:
 class _Walk:
     """The steps of one cell, in order. `spent` is set when the process should not be used again."""
 
-    def __init__(self, job: Job, record: CellRecord, tell: Tell) -> None:
+    def __init__(self, job: Job, record: CellRecord, tell: Tell, backend: Backend | None) -> None:
         self._job = job
+        self._backend = backend
         self._record = record
         self._tell = tell
         self.spent = False
@@ -97,11 +109,25 @@ class _Walk:
         """All steps; fills the record."""
         with self._stage("its preparation"):
             context = self._admit()
+        with _threads_for(context):
+            results = self._judge(context)
+        if self._record.verdict is Verdict.PASS and self._job.timing is not None:
+            results += self._time(context, self._job.timing)
+            self._conclude(results)
+        if not self.spent:
+            with _threads_for(context):
+                self._explain(context, results)
+
+    def _judge(self, context: CheckContext) -> list[CheckResult]:
+        """The checks, and what there is to say beside their verdict."""
         results = self._check(context)
         self._note_sample(context)
         self._conclude(results)
-        if self._record.verdict is Verdict.PASS and self._job.timing is not None:
-            self._conclude([*results, *self._time(context, self._job.timing)])
+        self._record.warnings.extend(blindness(context.scenario, context.layout))
+        if self._record.verdict is Verdict.PASS and self._job.floor:
+            with self._stage("its floor"):
+                self._record.floor = floor(context).sentence
+        return results
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -116,7 +142,7 @@ class _Walk:
     def _admit(self) -> CheckContext:
         """The context to check in. Raises `_Decided` for a cell that cannot run here."""
         job = self._job
-        backend, path = find_backend(job.backend), AttnPath(job.path)
+        backend, path = self._backend or find_backend(job.backend), AttnPath(job.path)
         there = backend.available(job.device)
         if not there.available:
             raise _Decided(Verdict.SKIPPED, there.reason or f"{backend.name} is not available on {job.device}")
@@ -179,6 +205,32 @@ class _Walk:
         self._record.checks.append(as_dict(after))
         return [after]
 
+    def _explain(self, context: CheckContext, results: list[CheckResult]) -> None:
+        """Say what a failing cell behaves like. The verdict is told before: asking a bad kernel again may end it."""
+        wrong = self._record.verdict.is_wrong
+        if not (wrong or self._record.verdict is Verdict.ERROR):
+            return
+        self._tell("verdict", record=self._record.to_json())
+        if self._job.diagnose:
+            with self._stage("its diagnosis"), self._harmless("diagnosis"):
+                found = diagnose(context, results)
+                self._record.diagnosis = [{"sentence": d.sentence, "fault": d.fault, "score": d.score} for d in found]
+        if self._job.pictures and wrong:
+            with self._stage("its picture"), self._harmless("picture"):
+                svg = footprint_svg(context)
+                self._record.pictures |= {"footprint": svg} if svg else {}
+
+    @contextmanager
+    def _harmless(self, what: str) -> Iterator[None]:
+        """What explains a verdict must not change it: an exception in here is a warning."""
+        try:
+            yield
+            _synchronise(self._job.device)
+        except (Exception, SystemExit) as error:
+            failure = read_failure(error)
+            self.spent = self.spent or failure.worker_is_spent
+            self._record.warnings.append(f"no {what}: {failure.message}")
+
     def _failed(self, name: str, error: BaseException) -> CheckResult:
         """An exception as the result of a check."""
         failure = read_failure(error)
@@ -234,6 +286,19 @@ def as_dict(result: CheckResult) -> CheckDict:
 
 def _traceback(error: BaseException) -> str:
     return shorten_paths("".join(traceback.format_exception(error)))[-4000:]
+
+
+@contextmanager
+def _threads_for(context: CheckContext) -> Iterator[None]:
+    """One thread while a small batch is checked on a CPU: handing out such work costs more than doing it, and on a busy
+    machine the helpers keep each other waiting. Timing is done with the threads that there are."""
+    threads = torch.get_num_threads()
+    if context.device == "cpu" and work_of(context.scenario.attention, context.layout).flops < SMALL_FLOPS:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _synchronise(device: str) -> None:

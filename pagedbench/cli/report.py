@@ -1,0 +1,61 @@
+"""`pagedbench report`: any report again from the records of earlier runs. No torch, no GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pagedbench.cli import options as o
+
+
+def command(
+    records: Annotated[
+        list[Path], typer.Argument(help="Files of records, or folders of them (*.jsonl).", show_default=False)
+    ],
+    csv: o.CsvFile = None,
+    markdown: o.MarkdownFile = None,
+    junit: o.JunitFile = None,
+    html: o.HtmlFile = None,
+    sarif: o.SarifFile = None,
+    parquet: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Parquet, one row a cell (needs pyarrow).",
+            dir_okay=False,
+            show_default=False,
+            rich_help_panel="Output files",
+        ),
+    ] = None,
+    github: Annotated[bool, typer.Option("--github", help="GitHub annotations and the job's step summary.")] = False,
+) -> None:
+    """Print the table of earlier runs again, and write reports from their records.
+
+    Judges nothing anew: exit code 0 whatever the records say, 2 if they cannot be read.
+    """
+    from pagedbench.cli.outputs import OutputFiles
+    from pagedbench.report.table import make_console, render
+    from pagedbench.results.store import read_records
+
+    found = [record for file in _files(records) for record in read_records(file)]
+    make_console().print(render(found))
+    OutputFiles(csv=csv, markdown=markdown, junit=junit, html=html, sarif=sarif, github=github).write(found)
+    if parquet is not None:
+        from pagedbench.report.parquet import write_parquet
+
+        write_parquet(found, parquet)
+
+
+def _files(named: list[Path]) -> list[Path]:
+    """The files named, and those of the folders named. Raises UsageError for a folder without any."""
+    from pagedbench.errors import UsageError
+
+    files: list[Path] = []
+    for path in named:
+        inside = sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+        if not inside:
+            raise UsageError(f"{path} holds no records", "records are *.jsonl files, as --json writes them")
+        files += inside
+    return files

@@ -1,0 +1,225 @@
+"""The pytest plugin: a kernel repository tests its kernel in its own test suite, and failures read like the terminal's.
+
+    from pagedbench.pytest_plugin import pagedbench_scenarios
+    from my_kernels import my_decode
+
+    @pagedbench_scenarios("docs", "edge")
+    def test_my_decode(pagedbench_check):
+        pagedbench_check(my_decode)
+
+or, with `pytest --pagedbench-backend my_kernels.py:my_decode`, just `pagedbench_check()`. Cells run in pytest's own
+process, so that a debugger works; a kernel that may crash the process is better judged by `pagedbench check`, which
+isolates it. Nothing heavy is imported before a test asks for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pagedbench.errors import PagedbenchError
+
+if TYPE_CHECKING:
+    from pagedbench.backends.base import Backend
+    from pagedbench.results.record import CellRecord
+    from pagedbench.scenario.model import Scenario
+
+MARK = "pagedbench_scenarios"
+
+
+class PagedbenchWarning(UserWarning):
+    """A warning beside a pass, such as BLIND: the scenario could not have shown the fault it looks made for."""
+
+
+def pagedbench_scenarios(*targets: str) -> pytest.MarkDecorator:
+    """Run a test once for each scenario of the targets: shipped names, patterns and folders, or files of your own."""
+    return getattr(pytest.mark, MARK)(*targets)  # type: ignore[no-any-return]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of the plugin."""
+    group = parser.getgroup("pagedbench", "paged-attention kernels")
+    group.addoption(
+        "--pagedbench-backend",
+        action="append",
+        default=[],
+        metavar="TARGET",
+        help="what pagedbench_check tests if the test names nothing: torch, kernel.py:my_decode, ... (repeatable)",
+    )
+    group.addoption("--pagedbench-device", default="auto", metavar="DEVICE", help="auto, cpu or cuda")
+    group.addoption("--pagedbench-suite", default="quick", choices=("run", "quick", "full"), help="how much is checked")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", f"{MARK}(*targets): run the test once for each scenario of the targets")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test a scenario of the marker, and a backend of the command line."""
+    marker = metafunc.definition.get_closest_marker(MARK)
+    if marker is not None and "pagedbench_scenario" in metafunc.fixturenames:
+        scenarios = _load(marker.args)
+        metafunc.parametrize("pagedbench_scenario", scenarios, ids=[s.name for s in scenarios], indirect=True)
+    backends = metafunc.config.getoption("--pagedbench-backend")
+    if backends and "pagedbench_backend" in metafunc.fixturenames:
+        metafunc.parametrize("pagedbench_backend", backends, ids=backends, indirect=True)
+
+
+def _load(targets: Sequence[str]) -> list[Scenario]:
+    from pagedbench.scenario.loader import load_scenarios
+
+    try:
+        return load_scenarios(targets)
+    except PagedbenchError as error:
+        told = _told(error)
+    pytest.fail(told, pytrace=False)  # out here, or it would be told with what it came from
+
+
+def _told(error: PagedbenchError) -> str:
+    return f"{error.message}\nhint: {error.hint}" if error.hint else error.message
+
+
+@pytest.fixture
+def pagedbench_scenario(request: pytest.FixtureRequest) -> Scenario | None:
+    """The scenario that `@pagedbench_scenarios` runs the test with; None without it."""
+    return getattr(request, "param", None)
+
+
+@pytest.fixture
+def pagedbench_backend(request: pytest.FixtureRequest) -> str | None:
+    """What `--pagedbench-backend` names; None without it."""
+    return getattr(request, "param", None)
+
+
+@pytest.fixture
+def pagedbench_check(
+    request: pytest.FixtureRequest, pagedbench_scenario: Scenario | None, pagedbench_backend: str | None
+) -> Callable[..., list[CellRecord]]:
+    """A function that judges a kernel: `pagedbench_check(kernel, scenario)`.
+
+    `kernel` is a function, a `Backend`, or a name (`torch`, `kernel.py:my_decode`, each with `:path` if wanted); left
+    out, it is what the command line names. `scenario` is a name, a file or a `Scenario`; left out, it is the marker's.
+    It fails the test like the terminal does, skips it if every cell was skipped, and returns the records of the cells.
+    """
+
+    def check(kernel: Any = None, scenario: Scenario | str | None = None) -> list[CellRecord]:
+        __tracebackhide__ = True
+        kernel = pagedbench_backend if kernel is None else kernel
+        scenario = pagedbench_scenario if scenario is None else scenario
+        if kernel is None:
+            pytest.fail("which kernel? pass it to pagedbench_check, or run with --pagedbench-backend", pytrace=False)
+        if scenario is None:
+            pytest.fail("which scenario? pass it to pagedbench_check, or use @pagedbench_scenarios", pytrace=False)
+        try:
+            records = _judge(kernel, scenario, request.config)
+        except PagedbenchError as error:
+            told = _told(error)
+        else:
+            _conclude(records)
+            return records
+        pytest.fail(told, pytrace=False)
+
+    return check
+
+
+def _judge(kernel: Any, scenario: Scenario | str, config: pytest.Config) -> list[CellRecord]:
+    """A record for each path of the kernel and each scenario that the name means."""
+    from pagedbench.runner.cell import judge
+    from pagedbench.runner.environment import choose_device
+    from pagedbench.runner.outcome import apply_expectation
+    from pagedbench.runner.protocol import Job
+
+    device = choose_device(config.getoption("--pagedbench-device"))
+    backend, paths = _resolve(kernel)
+    scenarios = _load([scenario]) if isinstance(scenario, str) else [scenario]
+    records = []
+    with _address_space_kept():
+        for one in scenarios:
+            for path in paths:
+                job = Job(one, backend.name, path, device, config.getoption("--pagedbench-suite"))
+                record = judge(job, _tell_nobody, backend).record
+                record.where = one.origin.where("name")
+                apply_expectation(record, one.expect)
+                records.append(record)
+    return records
+
+
+def _resolve(kernel: Any) -> tuple[Backend, list[str]]:
+    """The backend that is meant, and the paths of it that are run."""
+    from pagedbench.backends.files import as_backend
+    from pagedbench.backends.registry import parse_target
+
+    if not isinstance(kernel, str):
+        name = _name_of(kernel)
+        backend = as_backend(kernel, name, name, place=name)
+        return backend, [str(path) for path in backend.paths]
+    target = parse_target(kernel)
+    if target.backend is None:
+        pytest.fail(f"{kernel!r} names a path, no kernel", pytrace=False)
+    return target.backend, [str(target.path)] if target.path else [str(path) for path in target.backend.paths]
+
+
+def _name_of(kernel: Any) -> str:
+    """As the command line would name it: `kernel.py:my_decode`; the qualified name of what it cannot name."""
+    name = getattr(kernel, "__qualname__", type(kernel).__qualname__)
+    try:
+        file = inspect.getsourcefile(kernel)
+    except TypeError:  # an instance has no file of its own
+        file = None
+    return name if file is None or "<" in name else f"{os.path.relpath(file)}:{name}"
+
+
+def _tell_nobody(event: str, **values: object) -> None:
+    """There is no parent process that follows the cell."""
+
+
+@contextmanager
+def _address_space_kept() -> Iterator[None]:
+    """Judging bounds the address space of its process; that must not outlast it in a process that is not its own."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def _conclude(records: Sequence[CellRecord]) -> None:
+    """Fail, skip or xfail the test by the records; warn of what stands beside a pass."""
+    from pagedbench.report.story import Standing, standing
+    from pagedbench.report.table import reason_of_skip
+
+    __tracebackhide__ = True
+    for record in records:
+        for warning in record.all_warnings:
+            warnings.warn(f"{record.scenario} {record.target}: {warning}", PagedbenchWarning, stacklevel=4)
+    standings = [standing(record.verdict) for record in records]
+    failed = [record for record, found in zip(records, standings, strict=True) if found.failed]
+    if failed:
+        pytest.fail("\n\n".join(_failure(record) for record in failed), pytrace=False)
+    if Standing.PASSED not in standings:
+        reasons = "; ".join(dict.fromkeys(reason_of_skip(record) for record in records)) or "there was no cell"
+        if Standing.EXPECTED in standings:
+            pytest.xfail(reasons)
+        pytest.skip(reasons)
+
+
+def _failure(record: CellRecord) -> str:
+    """A failed cell as under the terminal's table, and how to see it again."""
+    from pagedbench.report.story import reproduce
+    from pagedbench.report.table import failure_lines
+
+    lines = [f"{record.verdict} {record.scenario} {record.target}", *(f"  {line}" for line in failure_lines(record))]
+    if record.where:
+        lines.append(f"  written in {record.where}")
+    if "<" not in record.backend:  # a function within another has no name on the command line
+        lines.append(f"  again: {reproduce(record)}")
+    return "\n".join([*lines, "", record.error] if record.error else lines)

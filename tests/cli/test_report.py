@@ -1,0 +1,85 @@
+"""`pagedbench report`: every report again from files of records, without torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from pagedbench.cli.app import app
+from tests.report.records import crashed, passed, skipped, timed, wrong
+
+REPORT_WITHOUT_TORCH = """
+import sys
+from pagedbench.cli.app import app
+app(["report", sys.argv[1], "--html", sys.argv[2]], standalone_mode=False)
+print("torch" in sys.modules, file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    file = tmp_path / "run.jsonl"
+    lines = [r.to_json() for r in (passed(), wrong(), crashed(), skipped(), timed(12.7, scenario="fast"))]
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def test_makes_every_form_again(records: Path, tmp_path: Path) -> None:
+    names = ("csv", "markdown", "junit", "html", "sarif")
+    options = [word for name in names for word in (f"--{name}", str(tmp_path / "new" / name))]
+    result = CliRunner().invoke(app, ["report", str(records), *options])
+    assert result.exit_code == 0, result.output
+    assert "5 cells" in result.stdout
+    made = {name: (tmp_path / "new" / name).read_text() for name in names}
+    assert made["csv"].startswith("scenario,backend,")
+    assert made["markdown"].startswith("### ❌ pagedbench")
+    assert ElementTree.fromstring(made["junit"]).get("name") == "pagedbench"
+    assert made["html"].startswith("<!doctype html>")
+    assert json.loads(made["sarif"])["version"] == "2.1.0"
+    assert not [p for p in (tmp_path / "new").iterdir() if p.name.startswith(".")]
+
+
+def test_reads_several_files_and_folders_of_them(records: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["report", str(records), str(tmp_path)])
+    assert "10 cells" in result.stdout
+
+
+def test_a_folder_without_records_is_a_usage_error(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-m", "pagedbench", "report", str(tmp_path)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "holds no records" in done.stderr
+
+
+def test_needs_no_torch(records: Path, tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", REPORT_WITHOUT_TORCH, str(records), str(tmp_path / "page.html")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert done.stderr.split() == ["False"]
+
+
+def test_github_annotations_go_to_stdout(records: Path) -> None:
+    result = CliRunner().invoke(app, ["report", str(records), "--github"])
+    assert "\n::error file=scenarios/docs/decode.yaml,line=2" in result.stdout
+
+
+def test_parquet_reads_back_with_its_samples(records: Path, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    file = tmp_path / "run.parquet"
+    assert CliRunner().invoke(app, ["report", str(records), "--parquet", str(file)]).exit_code == 0
+    frame = pandas.read_parquet(file)
+    assert list(frame["verdict"]) == ["PASS", "MISMATCH", "CRASHED", "SKIPPED", "PASS"]
+    assert len(frame["kernel_samples_ns"][4]) == 11
+    assert json.loads(frame["checks"][1])[0]["verdict"] == "MISMATCH"
+
+
+def test_pandas_reads_records_in_one_line(records: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_json(records, lines=True)
+    assert frame.loc[4, "time_us"] == 12.7
