@@ -353,11 +353,12 @@ def _draw_map(
     for y, by_value in enumerate(lines.values()):
         for x, value in enumerate(columns):
             cell = _MapCell.of(by_value.get(str(value)))
-            for style in (
+            styles: tuple[dict[str, Any], ...] = (
                 {"facecolor": cell.colour, "alpha": cell.strength, "edgecolor": "none"},
                 {"fill": False, "hatch": cell.hatch, "edgecolor": "#00000055", "linewidth": 0.0},
                 {"fill": False, "edgecolor": "white", "linewidth": 2.0},
-            ):
+            )
+            for style in styles:
                 chart.add_patch(Rectangle((x, y), 1, 1, **style))
             chart.text(x + 0.5, y + 0.5, cell.text, ha="center", va="center", fontsize=8, bbox=box)
     chart.set_xlim(0, len(columns))

@@ -36,7 +36,7 @@ def quiet_host() -> Iterator[HostCare]:
     finally:
         if before:
             _restore(before)
-        care.notes.extend(_interference(preempted, len(before) or os.cpu_count() or 1))
+        care.notes.extend(_interference(preempted, len(before.get(os.getpid(), ())) or os.cpu_count() or 1))
 
 
 def _allowed() -> dict[int, set[int]]:
@@ -59,11 +59,14 @@ def _pin(threads: dict[int, set[int]], workers: int) -> str:
     cores = sorted(threads.get(main, set()))
     if len(cores) < workers:
         return f"threads not pinned: {workers} threads on {len(cores)} cores"
+    # Processes that time at the same moment should not all begin at the first core.
+    start = main % len(cores)
+    cores = [*cores[start:], *cores[:start]]
     # The first thread takes part in the work and gets a core to itself. Which of the others are its helpers cannot be
     # told, and a helper on the first one's core would have both wait for each other: they share the other cores.
     for thread in threads:
         _set(thread, {cores[0]} if thread == main else set(cores[1:workers]) or {cores[0]})
-    return f"{workers} threads pinned to cores {', '.join(str(c) for c in cores[:workers])}"
+    return f"{workers} threads pinned to cores {', '.join(str(c) for c in sorted(cores[:workers]))}"
 
 
 def _restore(threads: dict[int, set[int]]) -> None:

@@ -1,0 +1,94 @@
+"""`pagedbench compare` as a user types it: sweeps, files, errors; and one whole comparison on the CPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pagedbench.cli.comparing import are_records, is_scenario, parse_sweep
+from pagedbench.errors import UsageError
+from pagedbench.results.comparison import ComparisonRecord
+
+SMALL = """
+name: small
+batch: {query_lens: [1, 1], cached_lens: [5, 9]}
+cache: {block_size: 4}
+attention: {num_heads: 4, num_kv_heads: 2, head_dim: 16}
+"""
+
+
+def pagedbench(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from pagedbench.cli.app import main; main()", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100, check=False)
+
+
+class TestSweep:
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("cache.block_size=16,32,64", ("cache.block_size", [16, 32, 64])),
+            ("attention.num_splits=auto,1,2", ("attention.num_splits", ["auto", 1, 2])),
+            ("batch.cached_lens=[30, 32],[400, 1]", ("batch.cached_lens", [[30, 32], [400, 1]])),
+            ("batch.spec=1q1s128,64q1s8k", ("batch.spec", ["1q1s128", "64q1s8k"])),
+        ],
+    )
+    def test_values_are_written_as_in_a_scenario(self, text, expected):
+        assert parse_sweep(text) == expected
+
+    @pytest.mark.parametrize("text", ["cache.block_size", "=1,2", "cache.block_size=", "cache.block_size=[1"])
+    def test_what_is_no_sweep_is_refused(self, text):
+        with pytest.raises(UsageError, match="--sweep"):
+            parse_sweep(text)
+
+
+def test_two_files_of_records_are_told_from_sides():
+    assert are_records(["new.jsonl", "old.jsonl"])
+    assert not are_records(["varlen", "decode", "docs-decode"])
+    with pytest.raises(UsageError, match="two files at a time"):
+        are_records(["new.jsonl", "decode"])
+
+
+def test_scenarios_are_known_by_name_and_file(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: [broken")
+    assert is_scenario("docs-decode")
+    assert is_scenario(str(file))  # it is one, though not a valid one
+    assert not is_scenario("flash-attn-3")
+
+
+def test_a_whole_comparison_with_a_sweep(tmp_path):
+    (tmp_path / "small.yaml").write_text(SMALL)
+    done = pagedbench(
+        "compare", "varlen", "decode", "small.yaml", "--sweep", "cache.block_size=4,8", "--device", "cpu",
+        "--max-seconds", 0.05, "--json", "out.jsonl", "--csv", "out.csv", "--markdown", "out.md",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    records = [ComparisonRecord.from_json(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [record.facts["block_size"] for record in records] == [4, 8]
+    assert all(record.pair() is not None and record.message == "" for record in records)
+    assert "crossover" in done.stdout
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 1 + 2 * 2
+    assert (tmp_path / "out.md").read_text().startswith("**")
+    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["environment"]["torch"]
+
+
+def test_a_side_that_is_wrong_gets_no_time_and_exit_code_1(tmp_path):
+    (tmp_path / "small.yaml").write_text(SMALL)
+    (tmp_path / "mine.py").write_text(
+        "def zero_decode(q, k_cache, block_table, total_seqlens, softmax_scale):\n    return q * 0\n"
+    )
+    done = pagedbench("compare", "torch:decode", "mine.py:zero_decode", "small.yaml", "--device", "cpu",
+                      "--max-seconds", 0.05, cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "MISMATCH" in done.stdout
+
+
+def test_a_wrong_command_line_exits_with_2(tmp_path):
+    done = pagedbench("compare", "varlen", "decode", "no-such-thing", "--device", "cpu", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "'no-such-thing' is neither a side nor a scenario" in done.stderr

@@ -1,0 +1,92 @@
+"""The comparison's table, map, CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from rich.console import Console
+
+from pagedbench.report.comparison import render, to_csv, to_markdown
+from pagedbench.results.comparison import ComparisonRecord
+from tests.report.comparisons import comparison
+
+
+def shown(records, **options) -> str:
+    console = Console(width=100, file=io.StringIO(), color_system=None)
+    console.print(render(records, **options))
+    return console.file.getvalue()
+
+
+def test_a_comparison_names_both_times_the_ratio_and_its_interval():
+    text = shown([comparison(300, 100, name="docs")])
+    assert "3.00× faster" in text
+    assert "[2.94, 3.06]" in text
+    assert "NVIDIA H200 · cold L2 · 32/8 heads, head dim 128 · bfloat16 · flash-attn-3 1.0" in text
+
+
+def test_a_slower_side_reads_as_slower():
+    assert "3.00× slower" in shown([comparison(100, 300)])
+
+
+def test_stages_stand_with_their_shares():
+    record = comparison(300, 100, stages={"write": 3, "gather": 197, "attention": 100})
+    assert "gather 197 µs (66%), attention 100 µs (33%)" in " ".join(shown([record]).split())
+
+
+def test_layers_give_the_time_of_a_step():
+    assert "4.80 ms" in shown([comparison(300, 150)], layers=32)  # 32 layers of 150 us
+
+
+def test_launch_bound_rows_are_marked_and_explained():
+    text = shown([comparison(300, 50)])
+    assert "100 µs!" in text
+    assert "! launch-bound: the host takes longer to start the call than the device to do it" in text
+    assert "launch-bound" not in shown([comparison(300, 200)])
+
+
+def test_a_skipped_side_says_why_and_gets_no_time():
+    text = shown([comparison(None, 100)])
+    assert "SKIPPED" in text
+    assert "flash-attn-3:varlen SKIPPED: cannot" in text
+
+
+def test_a_grid_becomes_a_map_with_ties_marked():
+    grid = [
+        comparison(v, 10, batch=b, keys=k)
+        for b, k, v in [(1, 128, 8), (1, 4096, 10), (4, 128, 20), (4, 4096, 30), (16, 128, None)]
+    ]
+    lines = [line.split() for line in shown(grid).splitlines()]
+    assert ["batch", "128", "4k"] in lines
+    assert ["1", "A", "1.25", "="] in lines
+    assert ["4", "B", "2.00", "B", "3.00"] in lines
+    assert ["16", "(B)", "–"] in lines
+
+
+def test_nothing_is_wider_than_a_hundred_columns():
+    grid = [comparison(30, 10, name=f"scenario-with-a-long-name[batch.spec={b}q1s{k}]", batch=b, keys=k)
+            for b in (1, 64) for k in (128, 131072)]  # fmt: skip
+    assert max(len(line) for line in shown(grid, layers=80).splitlines()) <= 100
+
+
+def test_csv_has_a_line_a_side_and_the_grids_facts_as_columns():
+    rows = list(csv.DictReader(io.StringIO(to_csv([comparison(300, 100, keys=128), comparison(None, 50, keys=256)]))))
+    assert [(r["side"], r["keys"], r["verdict"]) for r in rows] == [
+        ("flash-attn-3:varlen", "128", "PASS"),
+        ("flash-attn-3:decode", "128", "PASS"),
+        ("flash-attn-3:varlen", "256", "SKIPPED"),
+        ("flash-attn-3:decode", "256", "PASS"),
+    ]
+    assert (rows[0]["kernel_us"], rows[0]["ratio"], rows[0]["compared"]) == ("300.0", "3.0", "slower")
+    assert rows[2]["kernel_us"] == ""
+
+
+def test_markdown_begins_with_the_conclusion():
+    text = to_markdown([comparison(300, 100, name="a|b")])
+    assert text.startswith("**decode is 3.0× ± 0.1 as fast on a|b.**")
+    assert "| a\\|b | flash-attn-3:decode | PASS | 100" in text
+
+
+def test_records_survive_json():
+    record = comparison(300, 100, keys=128)
+    assert ComparisonRecord.from_json(record.to_json()) == record
