@@ -32,7 +32,7 @@ class TorchBackend(Backend):
     library = "torch"
     about = "torch operations, chunked, accumulated in fp32; any device"
     # The tiles are made on the host from the lengths: a captured call is bound to them.
-    traits = Traits(out=True, graph_lengths=False)
+    traits = Traits(out=True, p_dtype="float32", graph_lengths=False)
 
     def available(self, device: str) -> Availability:
         """Wherever torch has the device."""

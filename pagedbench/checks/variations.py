@@ -71,9 +71,11 @@ def _repeats(context: CheckContext) -> Variation:
     flops = attention_flops(context.layout, context.scenario.attention)
     small = flops <= SMALL_FLOPS.get(torch.device(context.device).type, SMALL_FLOPS["cpu"])
 
+    times = max(REPEATS_SMALL if small else REPEATS_LARGE, context.scenario.repeats)
+
     def run() -> Iterator[Output]:
         prepared = context.prepare()
-        for _ in range(REPEATS_SMALL if small else REPEATS_LARGE):
+        for _ in range(times):
             yield context.execute(prepared).output
 
     return Variation("repeats", context.backend.traits_for(context.path).repeatable, run)

@@ -21,12 +21,19 @@ def step_layouts(scenario: Scenario) -> list[BatchLayout]:
 
     Padding rows stay as they are: they decode the same rubbish each time.
     """
+    last = build_layout(at_last_step(scenario))
+    return [_shortened(scenario, last, scenario.steps - 1 - step) for step in range(scenario.steps)]
+
+
+def at_last_step(scenario: Scenario) -> Scenario:
+    """The scenario with the lengths of its last step; itself if it has one step."""
     batch, ahead = scenario.batch, scenario.steps - 1
+    if not ahead or not batch.append:
+        return scenario
     live = batch.size - batch.padding_rows
     lengths = zip(batch.cached_lens, batch.query_lens, strict=True)
     grown = tuple(cached + ahead * query * (i < live) for i, (cached, query) in enumerate(lengths))
-    last = build_layout(dataclasses.replace(scenario, batch=dataclasses.replace(batch, cached_lens=grown)))
-    return [_shortened(scenario, last, ahead - step) for step in range(scenario.steps)]
+    return dataclasses.replace(scenario, batch=dataclasses.replace(batch, cached_lens=grown))
 
 
 def _shortened(scenario: Scenario, last: BatchLayout, steps: int) -> BatchLayout:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from pagedbench.errors import Problem, ScenarioError, UsageError
 from pagedbench.layout.build import build_layout
+from pagedbench.layout.steps import at_last_step
 from pagedbench.scenario.catalog import SUFFIXES, files_with_name, scenario_files, scenario_root, shipped
 from pagedbench.scenario.document import ScenarioDocument
 from pagedbench.scenario.matrix import Sweep, Variant, variants
@@ -124,6 +125,8 @@ def _load_variant(variant: Variant) -> tuple[Scenario | None, list[Problem]]:
     if scenario is not None:
         try:
             build_layout(scenario)
+            if scenario.steps > 1:
+                build_layout(at_last_step(scenario))
         except ScenarioError as error:
             return None, list(error.problems)
     return scenario, refusals.problems

@@ -20,7 +20,8 @@ class CallSpec:
 
     `query_len` is the number of query tokens if it is the same for all sequences, else None. `kv_order` is NHD or HND,
     `kv_contiguous` tells whether the K and V pools are each dense in that order, `kv_same_strides` whether they
-    lie alike. `num_splits` 0 is the backend's own choice. `index_dtypes` has an entry for each index array that is not int32.
+    lie alike. `num_splits` 0 is the backend's own choice. `index_dtypes` has an entry for each index array that is not
+    int32.
     """
 
     path: AttnPath

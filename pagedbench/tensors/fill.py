@@ -179,7 +179,11 @@ def _fill_unseen(cache: torch.Tensor, values: Mapping[Region, FillValue], slots:
 def _number(value: FillValue, dtype: torch.dtype) -> float | None:
     if value == "large":
         return LARGE[dtype]
-    return value if isinstance(value, (int, float)) else None
+    if not isinstance(value, (int, float)):
+        return None
+    # fp8 e4m3 has no infinity; what does not fit becomes NaN.
+    fits = dtype.itemsize > 1 or abs(value) <= LARGE[dtype]
+    return float(value) if fits else float("nan")
 
 
 def _same(a: float, b: float) -> bool:

@@ -9,6 +9,7 @@ from pagedbench.checks.base import CheckResult
 from pagedbench.checks.steps import Steps
 from pagedbench.errors import ScenarioError
 from pagedbench.layout.steps import step_layouts
+from pagedbench.scenario.loader import loads
 from pagedbench.scenario.model import Scenario
 from pagedbench.tensors.call import Call
 from pagedbench.words import AttnPath, Verdict
@@ -75,3 +76,17 @@ def test_a_table_without_room_for_the_last_step_is_refused() -> None:
 )
 def test_it_does_not_apply_to_a_single_step(wanted: Scenario, reason: str) -> None:
     assert Steps().not_applicable(context(wanted, Plain())) == reason
+
+
+def test_a_scenario_whose_last_step_does_not_fit_is_refused_when_it_is_loaded() -> None:
+    text = """
+name: too-far
+about: The second block is full after 32 more tokens.
+batch: {query_lens: [1], cached_lens: [32]}
+cache: {block_size: 32, num_blocks: 4, max_blocks_per_seq: 2, block_table: [[0, 1]]}
+attention: {num_heads: 2, num_kv_heads: 1, head_dim: 16}
+steps: STEPS
+"""
+    assert loads(text.replace("STEPS", "32"))[0].steps == 32
+    with pytest.raises(ScenarioError, match="max_blocks_per_seq"):
+        loads(text.replace("STEPS", "33"))

@@ -101,3 +101,9 @@ def test_an_fp8_pool_takes_every_fill() -> None:
         pool, inputs, layout = filled(wanted, Fill.poison(poison))  # type: ignore[arg-type]
         at = torch.from_numpy(layout.read_slots[:30])
         assert torch.equal(bits(pool.k).flatten(0, 1)[at], bits(inputs.k)[:30])
+
+
+def test_infinity_in_fp8_which_has_none_is_nan() -> None:
+    wanted = scenario(kv_dtype="float8_e4m3fn")
+    pool, _, layout = filled(wanted, Fill.poison("inf"))
+    assert rows_in(pool.k.float(), layout, Region.FREE).isnan().all()
