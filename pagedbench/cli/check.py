@@ -40,6 +40,7 @@ def command(
     markdown: o.MarkdownFile = None,
     junit: o.JunitFile = None,
     html: o.HtmlFile = None,
+    plot: o.PlotFile = None,
     sarif: o.SarifFile = None,
     github: Annotated[
         bool | None,
@@ -60,7 +61,9 @@ def command(
     from pagedbench.timing.options import TimingOptions
 
     annotate = on_github() if github is None else github
-    files = OutputFiles(json=json, csv=csv, markdown=markdown, junit=junit, html=html, sarif=sarif, github=annotate)
+    files = OutputFiles(
+        json=json, csv=csv, markdown=markdown, junit=junit, html=html, sarif=sarif, github=annotate, plot=plot
+    )
     request = Request(
         command="check",
         scenarios=scenarios,
@@ -72,6 +75,7 @@ def command(
         timeout=timeout,
         sanitizer=sanitize,
         floor=floor,
+        pictures=html is not None or plot is not None,
         resume=resume,
         files=files,
     )

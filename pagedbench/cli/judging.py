@@ -101,7 +101,7 @@ def _judge_once(request: Request, store: RecordStore | None, done: Mapping[str, 
             command=request.command,
             suite=request.suite,
             device=workers.device,
-            timing=request.timing,
+            timing=_timing_on(workers.device, request.timing),
             floor=request.floor,
             pictures=request.pictures,
             sanitizer=request.sanitizer,
@@ -136,6 +136,11 @@ def conclude(result: RunResult, files: OutputFiles, gate: Gate) -> None:
 
 def _seeded(scenario: Scenario, seed: int | None) -> Scenario:
     return scenario if seed is None else replace(scenario, inputs=replace(scenario.inputs, seed=seed))
+
+
+def _timing_on(device: str, timing: TimingOptions | None) -> TimingOptions | None:
+    """On a CPU the kernel's time, the call's and the total are one and the same thing: it is measured once."""
+    return replace(timing, quantities=("kernel", "call")) if timing is not None and device == "cpu" else timing
 
 
 def _earlier(request: Request) -> Mapping[str, list[CellRecord]]:

@@ -117,3 +117,7 @@ MarkdownFile = Annotated[Path | None, _file("--markdown", "A report for a pull r
 JunitFile = Annotated[Path | None, _file("--junit", "JUnit XML, one case a cell and check.")]
 HtmlFile = Annotated[Path | None, _file("--html", "A self-contained page.")]
 SarifFile = Annotated[Path | None, _file("--sarif", "SARIF for code scanning.")]
+PlotFile = Annotated[
+    Path | None,
+    _file("--plot", "Charts of times, footprints of failures: files named after this (.png, .svg)."),
+]

@@ -17,6 +17,7 @@ def command(
     seed: o.Seed = None,
     timing: Annotated[bool, typer.Option("--timing/--no-timing", help="Time the cells that are right.")] = True,
     precision: Annotated[str, typer.Option(help="Sample until the median's interval is that narrow.")] = "1%",
+    max_seconds: Annotated[float, typer.Option(min=0.01, help="Seconds of sampling a quantity at most.")] = 0.5,
     warm: Annotated[bool, typer.Option("--warm", help="Leave the L2 cache warm between calls.")] = False,
     timeout: o.Timeout = 60.0,
     require: o.Require = None,
@@ -27,6 +28,7 @@ def command(
     markdown: o.MarkdownFile = None,
     junit: o.JunitFile = None,
     html: o.HtmlFile = None,
+    plot: o.PlotFile = None,
 ) -> None:
     """Check and time scenarios on every backend and path asked for.
 
@@ -36,8 +38,8 @@ def command(
     from pagedbench.cli.outputs import OutputFiles
     from pagedbench.timing.options import TimingOptions, parse_precision
 
-    how = TimingOptions(cache="warm" if warm else "cold", precision=parse_precision(precision))
-    files = OutputFiles(json=json, csv=csv, markdown=markdown, junit=junit, html=html)
+    how = TimingOptions("warm" if warm else "cold", parse_precision(precision), max_seconds=max_seconds)
+    files = OutputFiles(json, csv, markdown, junit, html, plot=plot)
     request = Request(
         command="run",
         scenarios=scenarios,
@@ -48,6 +50,7 @@ def command(
         seed=seed,
         timeout=timeout,
         timing=how if timing else None,
+        pictures=html is not None or plot is not None,
         resume=resume,
         files=files,
     )

@@ -48,7 +48,7 @@ def make_console(*, stderr: bool = False) -> Console:
 def render(records: Sequence[CellRecord]) -> RenderableType:
     """The table, then failures, skips, expectations, warnings and a summary line, as far as there are any."""
     parts: list[RenderableType] = [results_table(records)]
-    for section in (_failures, _skips, _expected, _warnings, _remarks, _checks_run):
+    for section in (_failures, _skips, _expected, _warnings, _floors, _remarks, _checks_run):
         parts.extend(section(records))
     return Group(*parts, summary(records))
 
@@ -194,6 +194,10 @@ def _expected(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
 
 def _warnings(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
     yield from _grouped("warning", "yellow", ((warning, r) for r in records for warning in r.all_warnings))
+
+
+def _floors(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
+    yield from _grouped("floor", "cyan", ((r.floor, r) for r in records if r.floor))
 
 
 def _grouped(title: str, style: str, pairs: Iterable[tuple[str, CellRecord]]) -> Iterator[RenderableType]:

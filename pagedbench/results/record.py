@@ -74,7 +74,8 @@ class CellRecord:
     Verdict: `verdict`, `message` (one sentence: why), `checks`, `warnings` (BLIND and others, not tied to one check),
     `diagnosis` (best first), `expected`, `error` (exception and traceback, paths shortened), `stderr` (the tail of what
     the worker printed during this cell), `sampled_rows` (the oracle checked so many of `total_rows`; None: all).
-    `worst_error` is the worst row's error as a share of its budget: above 1 is a mismatch.
+    `worst_error` is the worst row's error as a share of its budget: above 1 is a mismatch. `floor` is the smallest
+    fault that the accuracy check would have caught, a sentence, where that was asked for.
     Speed: `timing` (what `timing/` measured: `Measurement.to_dict()` with raw samples in ns, intervals, method),
     `time_us` the median of the kernel time, `spread_us` its median absolute deviation, `work` (`bytes` that must be
     moved, `flops` that must be done), `gb_per_s`, `tflop_per_s`, `limit_share` (of the limit that binds).
@@ -103,6 +104,7 @@ class CellRecord:
     limit_share: float | None = None
     checks: list[CheckDict] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    floor: str = ""
     diagnosis: list[DiagnosisDict] = field(default_factory=list)
     expected: ExpectedDict | None = None
     error: str | None = None

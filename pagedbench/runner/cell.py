@@ -91,7 +91,7 @@ def judge(job: Job, tell: Tell, backend: Backend | None = None) -> Judged:
         record.error = _traceback(error)
         spent = failure.worker_is_spent
     if not (spent or walk.spent):
-        _release_memory(job.device)
+        release_memory(job.device)
     return Judged(record, spent or walk.spent)
 
 
@@ -111,11 +111,10 @@ class _Walk:
             context = self._admit()
         with _threads_for(context):
             results = self._judge(context)
-        if self._record.verdict is Verdict.PASS and self._job.timing is not None:
-            results += self._time(context, self._job.timing)
-            self._conclude(results)
-        if not self.spent:
-            with _threads_for(context):
+            if self._record.verdict is Verdict.PASS and self._job.timing is not None:
+                results += self._time(context, self._job.timing)
+                self._conclude(results)
+            if not self.spent:
                 self._explain(context, results)
 
     def _judge(self, context: CheckContext) -> list[CheckResult]:
@@ -290,8 +289,8 @@ def _traceback(error: BaseException) -> str:
 
 @contextmanager
 def _threads_for(context: CheckContext) -> Iterator[None]:
-    """One thread while a small batch is checked on a CPU: handing out such work costs more than doing it, and on a busy
-    machine the helpers keep each other waiting. Timing is done with the threads that there are."""
+    """One thread for a small batch on a CPU: handing out such work costs more than doing it, and on a busy machine the
+    helpers keep each other waiting. The record of a timing says how many threads there were."""
     threads = torch.get_num_threads()
     if context.device == "cpu" and work_of(context.scenario.attention, context.layout).flops < SMALL_FLOPS:
         torch.set_num_threads(1)
@@ -307,7 +306,7 @@ def _synchronise(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def _release_memory(device: str) -> None:
+def release_memory(device: str) -> None:
     """Leave nothing of this cell for the next."""
     gc.collect()
     if device == "cuda":

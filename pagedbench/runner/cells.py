@@ -71,6 +71,7 @@ class Cell:
     def describe(self, record: CellRecord, options: JudgeOptions, environment: dict[str, Any], run: str) -> None:
         """Fill in what the parent knows: whose record it is, and under which circumstances it was made."""
         scenario = self.scenario
+        record.backend, record.message = shorten_paths(record.backend), shorten_paths(record.message)
         record.variant = dict(scenario.variant)
         record.seed = scenario.inputs.seed
         record.about = scenario.about

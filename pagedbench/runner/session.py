@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import signal
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -21,6 +22,9 @@ from pagedbench.runner.cells import Cell, JudgeOptions
 from pagedbench.runner.environment import git_state
 from pagedbench.runner.outcome import apply_expectation
 from pagedbench.runner.pool import Workers
+
+DIAGNOSED_A_BACKEND = 10
+"""A kernel that fails everywhere fails for one reason: so many of its failures are explained, the rest are listed."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -63,13 +67,13 @@ def run_cells(
 ) -> RunResult:
     """Judge every cell that is not among `done` (by fingerprint), and store each record as it is made."""
     result = RunResult(planned=len(cells))
-    run = uuid.uuid4().hex[:12]
     environment = {**workers.environment, "git": git_state(Path.cwd())}
+    judging = _Judging(workers, options, watcher, environment, uuid.uuid4().hex[:12], store)
     try:
         with sigterm_interrupts():
             for cell in cells:
                 kept = (done or {}).get(cell.fingerprint(options))
-                result.records.append(kept or _judge(cell, workers, options, watcher, environment, run, store))
+                result.records.append(kept or judging.judge(cell))
     except Interrupted:
         result.interrupted_by = signal.SIGTERM
     except KeyboardInterrupt:
@@ -77,23 +81,30 @@ def run_cells(
     return result
 
 
-def _judge(
-    cell: Cell,
-    workers: Workers,
-    options: JudgeOptions,
-    watcher: Watcher,
-    environment: Mapping[str, object],
-    run: str,
-    store: RecordStore | None,
-) -> CellRecord:
-    watcher.begin(cell)
-    record = workers.judge(cell.job(options), cell.target.compile_seconds, watcher.stage)
-    cell.describe(record, options, dict(environment), run)
-    apply_expectation(record, cell.scenario.expect)
-    if store is not None:
-        store.append(record)
-    watcher.end(record)
-    return record
+@dataclass
+class _Judging:
+    """One cell after another, with what they have in common."""
+
+    workers: Workers
+    options: JudgeOptions
+    watcher: Watcher
+    environment: Mapping[str, object]
+    run: str
+    store: RecordStore | None
+    diagnosed: Counter[str] = field(default_factory=Counter)
+
+    def judge(self, cell: Cell) -> CellRecord:
+        """The cell's record, stored."""
+        self.watcher.begin(cell)
+        job = replace(cell.job(self.options), diagnose=self.diagnosed[cell.target.name] < DIAGNOSED_A_BACKEND)
+        record = self.workers.judge(job, cell.target.compile_seconds, self.watcher.stage)
+        self.diagnosed[cell.target.name] += record.verdict.is_wrong
+        cell.describe(record, self.options, dict(self.environment), self.run)
+        apply_expectation(record, cell.scenario.expect)
+        if self.store is not None:
+            self.store.append(record)
+        self.watcher.end(record)
+        return record
 
 
 @contextmanager
