@@ -15,6 +15,7 @@ import torch
 from pagedbench.backends.registry import find_backend
 from pagedbench.checks.base import CheckContext, CheckResult
 from pagedbench.layout.build import build_layout
+from pagedbench.runner.cell import release_memory
 from pagedbench.runner.timed import TimedCall, judge_buffers, timed_call
 from pagedbench.runner.versus_job import VersusJob
 from pagedbench.runner.work import work_of
@@ -32,6 +33,13 @@ class Tell(Protocol):
 
 def versus(job: VersusJob, tell: Tell) -> dict[str, Any]:
     """Time the sides of a job. Plain data: `work`, `sides`, `pairs` by the numbers of the job's sides."""
+    try:
+        return _versus(job, tell)
+    finally:
+        release_memory(job.device)
+
+
+def _versus(job: VersusJob, tell: Tell) -> dict[str, Any]:
     tell("stage", name="its preparation")
     contexts = _contexts(job)
     prepared = contexts[0].prepare()
@@ -39,9 +47,8 @@ def versus(job: VersusJob, tell: Tell) -> dict[str, Any]:
     tell("stage", name="a look at the outputs")
     looks = [_first_look(context, shared, call) for context, (shared, call) in zip(contexts, calls, strict=True)]
     right = [index for index, look in enumerate(looks) if look.verdict is Verdict.PASS]
-    outputs = {index: calls[index][1].output.out.double() for index in right}
+    outputs = [call.output.out for _, call in calls]
     differences = {(a, b): _difference(outputs[a], outputs[b]) for a in right for b in right if a < b}
-    del outputs
     tell("stage", name="its timing")
     sides = [Side(":".join(job.sides[i]), calls[i][1].job, calls[i][1].subject) for i in right]
     found = interleave(sides, device=job.device, options=job.timing) if sides else Interleaved((), ())
@@ -66,9 +73,11 @@ def _contexts(job: VersusJob) -> list[CheckContext]:
 
 
 def _side_call(context: CheckContext, prepared: Prepared) -> tuple[Prepared, TimedCall]:
-    """The side's own call on the shared memory: paths differ in the facts of the call, and in what varlen gathers."""
+    """The side's own call on the shared pool: paths differ in the facts of the call, in what varlen gathers, and each
+    side has an output of its own, so that none is judged by another's."""
     spec = call_spec(context.scenario, context.layout, context.path, context.device)
-    shared = replace(prepared, call=replace(prepared.call, spec=spec))
+    own = None if prepared.call.out is None else torch.empty_like(prepared.call.out)
+    shared = replace(prepared, call=replace(prepared.call, spec=spec, out=own))
     return shared, timed_call(context, shared)
 
 
@@ -82,7 +91,7 @@ def _first_look(context: CheckContext, shared: Prepared, call: TimedCall) -> Che
 
 
 def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float((a - b).abs().max()) if a.numel() else 0.0
+    return float((a.double() - b.double()).abs().max()) if a.numel() else 0.0
 
 
 def _sides(

@@ -86,10 +86,16 @@ def measure_peaks(device: str, dtype: str) -> Peaks:
     A product that the device cannot do in `dtype` (fp8 through plain torch, for one) is left out.
     """
     cuda = device.startswith("cuda")
-    read, copy = _memory_rates(device, (2 << 30) if cuda else (64 << 20))
+    read, copy = _memory_rates(device, _copy_bytes(device) if cuda else (64 << 20))
     flops = _product_rate(device, dtype, 8192 if cuda else 768)
     l2 = int(torch.cuda.get_device_properties(device).L2_cache_size) if cuda else 0
     return Peaks(_name(device), read, copy, {} if flops is None else {dtype: flops}, l2)
+
+
+def _copy_bytes(device: str) -> int:
+    """2 GiB, or a quarter of what is free where a large pool leaves less: far more than any L2 holds in both cases."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return min(2 << 30, max(free // 4, 64 << 20) // 4096 * 4096)
 
 
 def _memory_rates(device: str, size: int) -> tuple[float, float]:
