@@ -160,13 +160,14 @@ def _another_head(
 def _another_row(
     context: CheckContext, deviation: Deviation, row: int, heads: list[int]
 ) -> dict[str, list[int]] | None:
-    """The output is what another query token should have."""
+    """The output is what a query token of another sequence should have."""
     head = heads[0]
+    layout = context.layout
+    others = torch.from_numpy(layout.row_sequence() != layout.row_sequence()[row]).to(deviation.decoded.device)
     as_other = deviation.decoded[row, head] * (deviation.mass[:, head] / deviation.mass[row, head])[:, None]
-    same = _same_sums(deviation.wanted[:, head], as_other)
+    same = _same_sums(deviation.wanted[:, head] * others[:, None], as_other)
     if not same:
         return None
-    layout = context.layout
     sequence = int(layout.row_sequence()[same[0]])
     token = same[0] - int(layout.cu_seqlens_q[sequence])
     return {f"holds what belongs to query token {token} of sequence {sequence}": heads}

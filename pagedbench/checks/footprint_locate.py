@@ -133,8 +133,9 @@ def _resolve(probe: TagProbe, reads: Reads, own_slots: np.ndarray, keys: np.ndar
 
 def _foreign(probe: TagProbe, reads: Reads, others: np.ndarray, mass: np.ndarray, block_size: int) -> None:
     """Split the slots that must not be read until those that were read stand alone."""
-    suspects = [others] if len(others) else []
-    while suspects and probe.calls < _MOST_CALLS:
+    waiting = [others] if len(others) else []
+    while waiting and probe.calls < _MOST_CALLS:
+        suspects, waiting = waiting[: probe.channels // 2], waiting[probe.channels // 2 :]
         pieces = _split(suspects, probe.channels, block_size)
         tags = probe.no_tags()
         for tag, piece in enumerate(pieces):
@@ -146,8 +147,8 @@ def _foreign(probe: TagProbe, reads: Reads, others: np.ndarray, mass: np.ndarray
         for tag in found_tags:
             if len(pieces[tag]) == 1:
                 reads.foreign[int(pieces[tag][0])] = np.round(counts[..., tag])
-        suspects = [pieces[tag] for tag in found_tags if len(pieces[tag]) > 1][: probe.channels // 2]
-    reads.complete &= not suspects
+        waiting = [pieces[tag] for tag in found_tags if len(pieces[tag]) > 1] + waiting
+    reads.complete &= not waiting
 
 
 def _split(suspects: list[np.ndarray], channels: int, block_size: int) -> list[np.ndarray]:

@@ -88,8 +88,11 @@ def _replaced_blocks(layout: BatchLayout, sequence: int, missed: np.ndarray, for
     """Blocks whose keys are missed while the same offsets of one other block are read."""
     clauses = _Clauses()
     size = layout.block_size
-    for column in sorted({int(key) // size for key in missed}):
-        keys = [int(key) for key in missed if key // size == column]
+    by_column: dict[int, list[int]] = {}
+    for key in missed:
+        by_column.setdefault(int(key) // size, []).append(int(key))
+    # The fullest first: one stray slot of a block is less likely to stand for one missing key than a whole block is.
+    for column, keys in sorted(by_column.items(), key=lambda item: -len(item[1])):
         for block in sorted({slot // size for slot in foreign} - {s // size for s in clauses.slots_explained}):
             slots = {block * size + key % size for key in keys}
             if slots <= foreign.keys():

@@ -1,0 +1,65 @@
+"""What a scenario cannot show is said beside a pass, with what to change; what it can show is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pagedbench.checks.blindness import blindness
+from pagedbench.layout.build import build_layout
+from pagedbench.scenario.model import Distribution, Inputs, Scenario
+from tests.tensors.cells import docs_decode, scenario
+
+
+def warnings(wanted: Scenario) -> list[str]:
+    return blindness(wanted, build_layout(wanted))
+
+
+def windowed(width: int) -> Scenario:
+    return scenario(attention={"window_size": (width - 1, 0)})
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        docs_decode(),
+        windowed(20),
+        scenario(attention={"softcap": 1.0}),
+        scenario(attention={"sinks": (3.0,) * 4}),
+        scenario((0,), (0,)),
+    ],
+    ids=["the guide's", "window", "softcap", "sinks", "nothing"],
+)
+def test_a_scenario_that_can_show_what_it_is_made_for_is_not_warned_about(wanted: Scenario) -> None:
+    assert warnings(wanted) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fault", "change"),
+    [
+        (scenario((1, 1), (3, 7)), "fits into one block", "more than 32 keys"),
+        (scenario(cache={"placement": "sequential"}), "linear", "placement: shuffled"),
+        (scenario((1, 1), (63, 31)), "inside a block", "no multiple of 32"),
+        (windowed(100), "window of 100 keys hides none", "longer than 100"),
+        (scenario(attention={"softcap": 1000.0}), "softcap of 1000", "inputs.q.scale"),
+        (scenario(attention={"sinks": (-9.0,) * 4}), "no visible share", "attention.sinks near"),
+        (scenario(attention={"num_splits": 8}), "8 splits", "longer"),
+        (scenario(inputs=Inputs(v=Distribution("uniform", 0.25, 0.75))), "one sign", "inputs.v.offset"),
+        (scenario(inputs=Inputs(q=Distribution(scale=0.0))), "nearly equal", "inputs.q.scale"),
+        (scenario(inputs=Inputs(poison="none")), "plausible", "leaks"),
+    ],
+)
+def test_a_blind_scenario_is_told_what_to_change(wanted: Scenario, fault: str, change: str) -> None:
+    (said,) = warnings(wanted)
+    assert said.startswith("BLIND: ")
+    assert fault in said
+    assert change in said
+
+
+def test_the_advice_on_sinks_is_good_advice() -> None:
+    """The level that is suggested is one at which the warning is gone."""
+    wanted = scenario(attention={"sinks": (-9.0,) * 4})
+    level = float(warnings(wanted)[0].rsplit(" ", 1)[1])
+    better = replace(wanted, attention=replace(wanted.attention, sinks=(level,) * 4))
+    assert warnings(better) == []

@@ -1,0 +1,202 @@
+"""Footprint: what a right kernel reads passes at any length and in any dtype; what a wrong one reads is said exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pagedbench.checks.base import CheckResult
+from pagedbench.checks.footprint import Footprint
+from pagedbench.checks.footprint_codes import expected_sums, included_keys, rows_of, sum_codes
+from pagedbench.faults.catalogue import find_fault
+from pagedbench.faults.fault import Fault
+from pagedbench.faults.kernel import FaultyBackend
+from pagedbench.faults.program import AttentionProgram
+from pagedbench.layout.build import build_layout
+from pagedbench.scenario.model import Scenario
+from pagedbench.words import AttnPath, Verdict
+from tests.checks.kernels import Plain, context
+from tests.tensors.cells import docs_decode, scenario
+
+
+def judged(wanted: Scenario, fault: Fault | None = None, path: AttnPath = AttnPath.DECODE) -> CheckResult:
+    return Footprint().run(context(wanted, FaultyBackend(fault), path))
+
+
+def messages(wanted: Scenario, fault: Fault, path: AttnPath = AttnPath.DECODE) -> list[str]:
+    result = judged(wanted, fault, path)
+    assert result.verdict is Verdict.FOOTPRINT
+    return [finding.message for finding in result.findings]
+
+
+def planted(change: Callable[[AttentionProgram], AttentionProgram]) -> Fault:
+    return Fault("planted", "planted", "W", change)
+
+
+def weighing(sequence: int, keys: list[int], weight: float) -> Fault:
+    """A kernel that counts these keys of one sequence so often."""
+
+    def change(program: AttentionProgram) -> AttentionProgram:
+        changed = program.weight.clone()
+        changed[sequence, keys] = weight
+        return program.replace(weight=changed)
+
+    return planted(change)
+
+
+RIGHT = [
+    docs_decode(),
+    scenario((10, 3, 1), (0, 1, 7), append=False),
+    scenario((5, 3, 0, 1), (2, 33, 12, 20), append=False),
+    scenario((20, 7, 1), (0, 19, 40), cache={"block_size": 16}, attention={"window_size": (16, 0)}),
+    scenario((4, 6), (9, 30), attention={"causal": False, "window_size": (3, 5)}),
+    scenario(attention={"sinks": (1.0, -2.0, 0.0, 5.0)}),
+    scenario(attention={"softcap": 20.0}),
+    scenario(attention={"softcap": 1000.0}),
+    scenario(attention={"alibi_slopes": (0.5, 0.25, 0.125, 0.0625)}),
+    scenario(attention={"softmax_scale": 3.0}),
+    scenario(heads=(6, 6), head_dim_v=24),
+    scenario((1, 1), (40, 50), cache={"placement": "shared-prefix", "block_size": 16}),
+    scenario((1, 1, 1, 1), (37, 5, 90, 0), padding_rows=1, cache={"trash_block": True, "block_size": 16}),
+    scenario((1, 1, 1), (37, 0, 5), append=False),
+]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("wanted", RIGHT, ids=range(len(RIGHT)))
+def test_a_right_kernel_reads_exactly_its_keys(wanted: Scenario, dtype: str) -> None:
+    from dataclasses import replace
+
+    typed = replace(wanted.attention, dtype=dtype, q_dtype=dtype, kv_dtype=dtype)
+    uniform = set(wanted.batch.query_lens) == {1}
+    result = judged(replace(wanted, attention=typed), None, AttnPath.DECODE if uniform else AttnPath.PAGED_VARLEN)
+    assert result.verdict is Verdict.PASS, result.message
+
+
+@pytest.mark.parametrize("path", list(AttnPath))
+def test_another_right_kernel_passes_too(path: AttnPath) -> None:
+    assert Footprint().run(context(scenario(append=path is AttnPath.DECODE), Plain(), path)).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("keys", [70, 1000, 8192, pytest.param(32768, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_one_key_of_many_is_not_overlooked(keys: int, dtype: str) -> None:
+    wanted = scenario((1,), (keys - 1,), heads=(2, 1), head_dim=16, dtype=dtype, cache={"block_size": 64})
+    assert judged(wanted).verdict is Verdict.PASS
+    missed = keys // 3
+    assert messages(wanted, weighing(0, [missed], 0.0)) == [
+        f"sequence 0, query token 0, heads 0–1: misses key {missed:,}"
+    ]
+
+
+def test_keys_counted_twice_are_listed() -> None:
+    assert messages(docs_decode(), weighing(2, [3, 64, 65], 2.0)) == [
+        "sequence 2, query token 0, heads 0–3: reads keys 3, 64–65 twice"
+    ]
+
+
+def test_a_block_of_another_sequence_is_named_with_both_ids() -> None:
+    """Sequence 2 has blocks 3, 5, 6; block 2 is sequence 0's."""
+
+    def change(program: AttentionProgram) -> AttentionProgram:
+        slots = program.k_slots.clone()
+        slots[2, 32:64] = torch.arange(2 * 32, 3 * 32)
+        return program.replace(k_slots=slots, v_slots=slots)
+
+    assert messages(docs_decode(), planted(change)) == [
+        "sequence 2, query token 0, heads 0–3: reads block 2 (sequence 0's) instead of block 5 for keys 32–63"
+    ]
+
+
+def test_a_miss_and_a_replaced_block_are_both_said() -> None:
+    def change(program: AttentionProgram) -> AttentionProgram:
+        weight, slots = program.weight.clone(), program.k_slots.clone()
+        weight[2, 70] = 0.0
+        slots[2, 32:64] = torch.arange(4 * 32, 5 * 32)
+        return program.replace(weight=weight, k_slots=slots, v_slots=slots)
+
+    assert messages(docs_decode(), planted(change)) == [
+        "sequence 2, query token 0, heads 0–3: reads block 4 (free) instead of block 5 for keys 32–63; misses key 70"
+    ]
+
+
+def test_two_keys_that_make_up_for_each_other_in_one_group_are_found() -> None:
+    """Key 5 twice and key 6 not at all: the number of keys read from the block is right."""
+
+    def change(program: AttentionProgram) -> AttentionProgram:
+        slots = program.v_slots.clone()
+        slots[0, 6] = slots[0, 5]
+        return program.replace(v_slots=slots)
+
+    wanted = scenario((1,), (400,), head_dim=16, cache={"block_size": 32})
+    assert messages(wanted, planted(change)) == [
+        "sequence 0, query token 0, heads 0–3: misses key 6; reads key 5 twice"
+    ]
+
+
+def test_only_the_heads_that_are_wrong_are_named() -> None:
+    def change(program: AttentionProgram) -> AttentionProgram:
+        heads = program.v_heads.clone()
+        heads[1] = 1
+        return program.replace(k_heads=heads, v_heads=heads)
+
+    found = messages(docs_decode(), planted(change))
+    assert found[0] == "sequence 0, query token 0, head 1: reads KV head 1 instead of 0"
+    assert all("head 1:" in message for message in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("one-key-too-many", "reads offset 31 of block 2 (the unused rest of it)"),
+        ("stale-new-token", "misses key 30; reads a slot that is appended to before the new token is there"),
+        ("all-zeros", "its output is all zeros"),
+        ("combine-to-row-0", "holds what belongs to query token 0 of sequence 2"),
+        ("k-one-slot-late", "V is right, but K is not the keys' own within"),
+        ("mean-of-v", "K does not matter"),
+    ],
+)
+def test_what_a_fault_does_is_put_into_words(name: str, said: str) -> None:
+    assert said in messages(docs_decode(), find_fault(name))[0]
+
+
+def test_a_row_that_must_see_nothing_but_does_is_wrong() -> None:
+    wanted = scenario((4,), (2,), append=False)
+    found = messages(wanted, find_fault("causal-ignored"), AttnPath.PAGED_VARLEN)
+    assert "query token 2" in found[0]
+    assert "which it must not see" in found[0]
+
+
+def test_an_lse_in_base_2_is_a_mismatch_though_the_slots_are_right() -> None:
+    result = judged(docs_decode(), find_fault("lse-base-2"))
+    assert result.verdict is Verdict.MISMATCH
+    assert "reads the right slots" in result.message
+
+
+def test_under_a_low_softcap_k_is_said_to_be_unchecked() -> None:
+    result = judged(scenario(attention={"softcap": 1.0}))
+    assert result.verdict is Verdict.PASS
+    assert "softcap" in result.warnings[0]
+
+
+def test_too_few_channels_are_said_and_not_passed() -> None:
+    reason = Footprint().not_applicable(context(scenario(head_dim_v=4), FaultyBackend()))
+    assert reason is not None
+    assert "8" in reason
+
+
+@pytest.mark.parametrize("wanted", RIGHT[:4], ids=range(4))
+def test_codes_are_odd_and_their_sums_stay_small(wanted: Scenario) -> None:
+    """Odd, so none is 0; telescoping, so that the sum over any run of included keys is at most 7."""
+    layout = build_layout(wanted)
+    generator = torch.Generator().manual_seed(0)
+    included = included_keys(layout, 2, generator)
+    codes = sum_codes(included, 16, layout, generator)
+    assert bool((codes % 2 != 0).all())
+    assert int(codes.abs().max()) <= 7
+    sums, counts = expected_sums(codes, included, rows_of(layout, "cpu"))
+    assert int(sums.abs().max()) <= 7
+    seen = torch.from_numpy(layout.visible_to - layout.visible_from)
+    assert bool((counts[seen > 0] > 0).all())

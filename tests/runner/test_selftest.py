@@ -1,0 +1,96 @@
+"""The self-test fails for what it should fail for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from pagedbench.cli.app import app
+from pagedbench.faults.catalogue import find_fault
+from pagedbench.faults.scenarios import Trial, trials
+from pagedbench.report.kill_matrix import record, summary, table
+from pagedbench.runner.selftest import Power, Trialled, run_selftest
+
+FIRST = trials()[:1]
+
+
+def result(power: Power, outcomes: dict[str, str], fault: str | None = "split-lost") -> Trialled:
+    return Trialled(find_fault(fault) if fault else None, FIRST[0], power, outcomes)
+
+
+@pytest.mark.parametrize(
+    ("trialled", "failed"),
+    [
+        (result(Power.SHOWS, {"accuracy": "PASS", "footprint": "FOOTPRINT"}), False),
+        (result(Power.SHOWS, {"accuracy": "PASS", "footprint": "SKIPPED"}), True),
+        (result(Power.SHOWS, {"accuracy": "raised"}), False),
+        (result(Power.BELOW_ROUNDING, {"accuracy": "PASS"}), False),
+        (result(Power.EQUIVALENT, {}), False),
+        (result(Power.SHOWS, {"accuracy": "PASS"}, None), False),
+        (result(Power.SHOWS, {"accuracy": "MISMATCH"}, None), True),
+    ],
+)
+def test_a_miss_and_an_accused_right_kernel_are_failures(trialled: Trialled, failed: bool) -> None:
+    assert trialled.failed is failed
+
+
+def test_an_index_fault_is_invisible_to_the_cache_check_and_a_write_fault_to_nobody() -> None:
+    faults = [find_fault("key-twice"), find_fault("append-one-slot-late"), find_fault("scale-1-percent")]
+    found = {r.fault.name if r.fault else "right": r for r in run_selftest(FIRST, faults, "cpu", CHECKED)}
+    assert found["right"].caught_by == []
+    assert found["key-twice"].caught_by == ["accuracy", "footprint"]
+    assert found["append-one-slot-late"].caught_by == ["accuracy", "cache-update", "footprint"]
+    assert found["scale-1-percent"].caught_by == ["accuracy"]
+
+
+CHECKED = ["accuracy", "cache-update", "footprint"]
+
+
+def test_a_change_of_numbers_that_rounding_hides_is_no_miss() -> None:
+    from dataclasses import replace
+
+    calm = replace(FIRST[0].scenario, attention=replace(FIRST[0].scenario.attention, softcap=1e4, sinks=None))
+    (_, found) = run_selftest([Trial(calm, FIRST[0].path)], [find_fault("softcap-ignored")], "cpu", ["accuracy"])
+    assert found.power is Power.BELOW_ROUNDING
+    assert not found.failed
+
+
+def test_long_trials_are_added_by_length() -> None:
+    assert [t.scenario.name for t in trials([70, 1000])].count("keys-1000") == 1
+
+
+def test_the_matrix_is_at_most_100_columns_and_its_summary_names_what_failed() -> None:
+    missed = result(Power.SHOWS, {"accuracy": "PASS", "footprint": "PASS"})
+    hidden = Trialled(find_fault("int32-overflow"), FIRST[0], Power.EQUIVALENT, {})
+    results = [result(Power.SHOWS, {}, None), missed, hidden]
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(
+        table(results, ["accuracy", "cache-update", "unwritten", "steps", "footprint", "leaks", "invariance"])
+    )
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 100
+    assert "0 of 1" in text
+    lines = summary(results)
+    assert "MISSED: split-lost on decode:decode" in lines
+    assert any("int32-overflow cannot show" in line for line in lines)
+    assert record(missed)["failed"] is True
+
+
+def test_the_command_proves_one_fault_and_writes_its_records(tmp_path: Path) -> None:
+    file = tmp_path / "matrix.jsonl"
+    done = CliRunner().invoke(app, ["selftest", "--fault", "block-tail-dropped", "--json", str(file)])
+    assert done.exit_code == 0, done.output
+    assert "1 of 1" in done.output
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {r["fault"] for r in records} == {None, "block-tail-dropped"}
+    assert sum(r["power"] == "shows" and r["fault"] is not None for r in records) == 1
+
+
+def test_the_catalogue_can_be_listed_without_running_anything() -> None:
+    done = CliRunner().invoke(app, ["selftest", "--list"])
+    assert done.exit_code == 0
+    assert "block-id-16-bits: block ids are cut to 16 bits" in " ".join(done.output.split())
