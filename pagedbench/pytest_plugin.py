@@ -134,6 +134,7 @@ def _judge(kernel: Any, scenario: Scenario | str, config: pytest.Config) -> list
     from pagedbench.runner.cell import judge
     from pagedbench.runner.environment import choose_device
     from pagedbench.runner.outcome import apply_expectation
+    from pagedbench.runner.paths import shorten_paths
     from pagedbench.runner.protocol import Job
 
     device = choose_device(config.getoption("--pagedbench-device"))
@@ -145,7 +146,7 @@ def _judge(kernel: Any, scenario: Scenario | str, config: pytest.Config) -> list
             for path in paths:
                 job = Job(one, backend.name, path, device, config.getoption("--pagedbench-suite"))
                 record = judge(job, _tell_nobody, backend).record
-                record.where = one.origin.where("name")
+                record.where = shorten_paths(one.origin.where("name"))
                 apply_expectation(record, one.expect)
                 records.append(record)
     return records

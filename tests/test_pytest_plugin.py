@@ -75,7 +75,9 @@ def repository(pytester: pytest.Pytester) -> pytest.Pytester:
 
 def run(repository: pytest.Pytester, test: str, *arguments: str) -> pytest.RunResult:
     repository.makepyfile(test_it=textwrap.dedent(test))
-    return repository.runpytest_inprocess("-p", "no:cacheprovider", "--pagedbench-suite=run", *arguments)
+    return repository.runpytest_inprocess(
+        "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--pagedbench-suite=run", *arguments
+    )
 
 
 def test_five_lines_test_a_kernel_once_a_scenario(repository: pytest.Pytester) -> None:

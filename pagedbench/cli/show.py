@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
+from pagedbench.cli import options as o
+
 MAX_WIDTH = 100
 
 
 def command(
-    scenarios: Annotated[list[str], typer.Argument(help="Shipped names, files or folders.", show_default=False)],
+    scenarios: o.Scenarios,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print all arrays in full, one JSON object a scenario.")
     ] = False,
