@@ -1,0 +1,129 @@
+"""The parent's side: it needs no torch, resolves names through the worker, and keeps a verdict once reached."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pagedbench.errors import UsageError
+from pagedbench.results.record import CellRecord
+from pagedbench.runner.pool import WorkerOptions, Workers
+from pagedbench.runner.protocol import Job
+from pagedbench.scenario.loader import loads
+from pagedbench.words import Verdict
+
+from .conftest import KERNELS, SCENARIO
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    """One worker for all tests of this file: a start costs seconds."""
+    with Workers(WorkerOptions("cpu", timeout=30)) as running:
+        yield running
+
+
+def judge(workers: Workers, backend: str, **job: object) -> CellRecord:
+    scenario = loads(SCENARIO.format(name="small"))[0]
+    return workers.judge(Job(scenario, backend, "decode", "cpu", "run", **job), 0.0, lambda stage: None)  # type: ignore[arg-type]
+
+
+def test_the_parent_never_imports_torch() -> None:
+    script = textwrap.dedent(
+        """
+        import sys
+        import pagedbench.cli.judging, pagedbench.cli.run, pagedbench.cli.check, pagedbench.cli.baseline
+        import pagedbench.report.table, pagedbench.results.baseline
+        from pagedbench.scenario.loader import load_scenarios
+        load_scenarios(["docs"])
+        heavy = {"torch", "pandas", "matplotlib"} & set(sys.modules)
+        sys.exit(f"imported {heavy}" if heavy else 0)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_environment_names_versions_and_no_machine(workers: Workers) -> None:
+    import platform
+
+    assert workers.device == "cpu"
+    assert {"python", "torch", "cpu", "cpu_threads", "libraries"} <= workers.environment.keys()
+    assert platform.node() not in str(workers.environment)
+
+
+def test_names_are_resolved_with_their_paths(workers: Workers) -> None:
+    torch_backend, own = workers.resolve(["torch", f"{KERNELS}:good_decode"], [])
+    assert torch_backend.paths == ("varlen", "decode")
+    assert torch_backend.available
+    assert own.paths == ("decode",)
+    assert own.identity
+
+
+def test_paths_can_be_named_for_all_or_for_one(workers: Workers) -> None:
+    assert workers.resolve(["torch:decode"], ["varlen"])[0].paths == ("decode",)
+    assert workers.resolve(["torch"], ["all"])[0].paths == ("varlen", "decode", "paged-varlen")
+    assert workers.resolve([], ["paged-varlen"])[0].paths == ("paged-varlen",)
+
+
+@pytest.mark.parametrize(
+    ("targets", "paths", "complaint"),
+    [
+        (["torhc"], [], "torhc"),
+        (["decode"], [], "names a path, no backend"),
+        (["torch"], ["prefill"], "prefill"),
+        (["no_such_file.py:f"], [], "no_such_file.py"),
+    ],
+)
+def test_what_means_nothing_is_a_usage_error(
+    workers: Workers, targets: list[str], paths: list[str], complaint: str
+) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        workers.resolve(targets, paths)
+
+
+def test_a_worker_is_reused_and_replaced_only_after_a_crash(workers: Workers) -> None:
+    def pid() -> int:
+        assert workers._process is not None
+        return workers._process.pid
+
+    assert judge(workers, "torch").verdict is Verdict.PASS
+    first = pid()
+    assert judge(workers, f"{KERNELS}:raising_decode").verdict is Verdict.ERROR
+    assert pid() == first
+    assert judge(workers, f"{KERNELS}:aborting_decode").verdict is Verdict.CRASHED
+    assert judge(workers, "torch").verdict is Verdict.PASS
+    assert pid() != first
+
+
+def test_what_the_worker_prints_is_kept_with_the_cell_that_printed_it(workers: Workers) -> None:
+    crashed = judge(workers, f"{KERNELS}:segfault_decode")
+    assert "about to read address 0" in crashed.stderr
+    assert "about to read" not in judge(workers, "torch").stderr
+
+
+def test_a_crash_while_explaining_does_not_take_the_verdict_back(workers: Workers, tmp_path: Path) -> None:
+    """A kernel that is wrong, and aborts when it is asked too often: the diagnosis does that."""
+    file = tmp_path / "touchy.py"
+    file.write_text(
+        KERNELS.read_text() + "\ncalls = 0\n\n"
+        "def touchy_decode(q, k_cache, v_cache, block_table, total_seqlens, softmax_scale):\n"
+        "    global calls\n    calls += 1\n    if calls > 4:\n        os.abort()\n"
+        "    return wrong_decode(q, k_cache, v_cache, block_table, total_seqlens, softmax_scale)\n"
+    )
+    record = judge(workers, f"{file}:touchy_decode")
+    assert record.verdict is Verdict.MISMATCH
+    assert "abort() was called (SIGABRT), in its diagnosis" in record.warnings
+
+
+def test_a_device_that_is_not_there_is_a_usage_error() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with Workers(WorkerOptions("cuda")) as workers, pytest.raises(UsageError, match="no CUDA device"):
+        workers.resolve([], [])
