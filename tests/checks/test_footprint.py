@@ -1,4 +1,4 @@
-"""Footprint: what a right kernel reads passes at any length and in any dtype; what a wrong one reads is said exactly."""
+"""Footprint: a right kernel passes at any length and in any dtype; what a wrong one reads is said exactly."""
 
 from __future__ import annotations
 

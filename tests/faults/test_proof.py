@@ -1,4 +1,4 @@
-"""Every fault of the catalogue, where it first shows: caught by a check, and named from the kernel's behaviour alone."""
+"""Every fault of the catalogue, where it first shows: caught by a check, and named from behaviour alone."""
 
 from __future__ import annotations
 
