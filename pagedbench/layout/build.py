@@ -29,7 +29,7 @@ def build_layout(scenario: Scenario) -> BatchLayout:
     size, append, limits = scenario.cache.block_size, scenario.batch.append, reach(scenario.attention)
     table = make_table(scenario, lengths, limits)
     needed = needed_entries(lengths.query, lengths.total, limits, size, table.entries.shape[1])
-    refuse_bad_entries(scenario, table.entries, needed, table.num_blocks)
+    refuse_bad_entries(scenario, table, needed, lengths)
 
     query_sequence, query_token = ragged(lengths.query)
     new_key = lengths.cached[query_sequence] + query_token

@@ -11,27 +11,29 @@ from numpy.typing import NDArray
 from pagedbench.errors import Problem, ScenarioError
 from pagedbench.layout.arithmetic import slots_of
 from pagedbench.layout.batch import BatchLayout, IntArray
+from pagedbench.layout.table import Lengths, Table
 from pagedbench.scenario.model import Scenario
 
 MOST_SHOWN = 8
 
 
-def refuse_bad_entries(scenario: Scenario, entries: IntArray, needed: NDArray[np.bool_], num_blocks: int) -> None:
+def refuse_bad_entries(scenario: Scenario, table: Table, needed: NDArray[np.bool_], lengths: Lengths) -> None:
     """Raise ScenarioError when a needed entry (`(batch, columns)`) is −1 or no block of the pool."""
-    bad = np.argwhere(needed & ((entries < 0) | (entries >= num_blocks)))
+    bad = np.argwhere(needed & ((table.entries < 0) | (table.entries >= table.num_blocks)))
     if len(bad):
-        raise ScenarioError(
-            [_bad_entry(scenario, int(b), int(c), int(entries[b, c]), num_blocks) for b, c in bad[:MOST_SHOWN]]
-        )
+        raise ScenarioError([_bad_entry(scenario, table, lengths, int(b), int(c)) for b, c in bad[:MOST_SHOWN]])
 
 
-def _bad_entry(scenario: Scenario, sequence: int, column: int, found: int, num_blocks: int) -> Problem:
-    size = scenario.cache.block_size
-    pool = f"a block from 0 to {num_blocks - 1}" if num_blocks else "a block, but the pool has none"
+def _bad_entry(scenario: Scenario, table: Table, lengths: Lengths, sequence: int, column: int) -> Problem:
+    """Says what the block is needed for: the first key that is written in it, or else the first one that is in it."""
+    start, cached = column * scenario.cache.block_size, int(lengths.cached[sequence])
+    stop = min(start + scenario.cache.block_size, int(lengths.total[sequence]))
+    use = f"writes key {max(start, cached)} in it" if stop > cached else f"has keys {start} to {stop - 1} in it"
+    pool = f"a block from 0 to {table.num_blocks - 1}" if table.num_blocks else "a block, but the pool has none"
     return scenario.problem(
         f"cache.block_table[{sequence}][{column}]",
-        found,
-        f"{pool}: sequence {sequence} has keys {column * size} and up in it that are seen or written",
+        int(table.entries[sequence, column]),
+        f"{pool}: sequence {sequence} {use}",
     )
 
 

@@ -20,12 +20,17 @@ def test_a_minus_one_where_a_key_is_written_names_row_and_column() -> None:
     table = ((2, -1, -1, -1), (0, -1, -1, -1), (3, 5, 6, -1))
     problem = problem_of(docs_decode(block_table=table))
     assert (problem.field, problem.found) == ("cache.block_table[1][1]", "-1")
-    assert "0 to 7" in problem.needed
+    assert problem.needed == "a block from 0 to 7: sequence 1 writes key 32 in it"
 
 
 def test_an_id_outside_the_pool() -> None:
     table = ((2, -1, -1, -1), (0, 8, -1, -1), (3, 5, 6, -1))
     assert problem_of(docs_decode(block_table=table)).field == "cache.block_table[1][1]"
+
+
+def test_a_minus_one_where_a_cached_key_is_seen() -> None:
+    problem = problem_of(docs_decode(block_table=((2, -1, -1, -1), (0, 1, -1, -1), (3, -1, 6, -1))))
+    assert problem.needed == "a block from 0 to 7: sequence 2 has keys 32 to 63 in it"
 
 
 def test_a_table_too_narrow_names_the_sequence_and_its_need() -> None:
