@@ -1,9 +1,10 @@
 """How far a row of a right kernel may be from the oracle, from the arithmetic that the kernel is declared to do.
 
-Output of a row, as the L2 norm over the head dim: err² ≤ c² (u_p² Σ p²|v|² + u_o² |o|² + u_s² (Σ p²|v|² + |o|²)).
-Rounding every weight p to the dtype it has in the product with V is an independent relative error u_p of every term of
-the sum, rounding the result one of u_o; an error of a score is a relative error u_s of its weight. Each scales with the
-row, so a row of 131,072 keys has a budget as tight as one of 70. Nothing here looks at what a kernel returned.
+Output of a row, as the L2 norm over the head dim: err ≤ c (u_o |o| + u_p √(Σ p²|v|²) + u_s √(Σ p²|v|² + |o|²)).
+Rounding every weight p to the dtype it has in the product with V is an independent relative error of every term of the
+sum, rounding the result one of it, and an error of a score is a relative error of its weight. Each scales with the row,
+so a row of 131,072 keys has a budget as tight as one of 70. The terms are added, not their squares: with equal values
+in all of V the roundings of a row have one direction. Nothing here looks at what a kernel returned.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from pagedbench.oracle.reference import Reference
 from pagedbench.scenario.model import Attention
 
 SLACK = 2.0
-"""c: the worst row of a trial with FlashAttention-3 on an H200 was at 1.34 of the formula, at any length."""
+"""c: 2 u is the most that rounding to nearest can do to one number, so it covers the result's own rounding for certain
+and that of many weights by far."""
 
-UNIT = {"bfloat16": 2.0**-9, "float16": 2.0**-12, "float8_e4m3fn": 2.0**-4, "float32": 2.0**-20}
-"""Half a unit in the last place, relative. fp32 has 2⁻²⁴ and room for long sums, which are done in fp32 everywhere."""
+UNIT = {"bfloat16": 2.0**-9, "float16": 2.0**-12, "float8_e4m3fn": 2.0**-5, "float32": 2.0**-20}
+"""u: about the relative error of a rounding in the mean; fp32 has room for long sums, which are in fp32 everywhere."""
 
 _FP32 = 2.0**-24
 _SCORE_IN_FP32 = 2.0**-22
@@ -41,11 +43,11 @@ def row_budget(reference: Reference, attention: Attention, traits: Traits) -> Ro
     height = reference.peak.abs().clamp(min=1.0)
     unit_p = UNIT[traits.p_dtype or attention.kv_dtype]
     unit_s = score_unit(attention, traits)
-    squares = unit_p**2 * p2v2 + UNIT[attention.dtype] ** 2 * o2 + (unit_s * height).square() * (p2v2 + o2)
-    squares = SLACK**2 * squares + _subnormal(reference, attention, traits)
+    rounding = UNIT[attention.dtype] * o2.sqrt() + unit_p * p2v2.sqrt()
+    budget = SLACK * (rounding + unit_s * height * (p2v2 + o2).sqrt()) + _subnormal(reference, attention, traits)
     seeing = (reference.visible > 0)[:, None]
     return RowBudget(
-        torch.where(seeing, squares.sqrt(), 0.0),
+        torch.where(seeing, budget, 0.0),
         torch.where(seeing, _lse_budget(reference, height, unit_s), _FP32 * reference.lse.abs().nan_to_num(posinf=0.0)),
     )
 
@@ -64,12 +66,12 @@ def _lse_budget(reference: Reference, height: torch.Tensor, unit_s: float) -> to
     return _FP32 * roundings + unit_s * height
 
 
-def _subnormal(reference: Reference, attention: Attention, traits: Traits) -> torch.Tensor:
-    """Squared absolute error below fp16's smallest normal number: of the output, and of weights rounded as such."""
+def _subnormal(reference: Reference, attention: Attention, traits: Traits) -> torch.Tensor | float:
+    """Absolute error below fp16's smallest normal number: of the output, and of weights rounded as such."""
     if attention.dtype != "float16":
-        return torch.zeros_like(reference.p2v2)
-    floor = torch.full_like(reference.p2v2, attention.head_dim_v * (SLACK * _FP16_LEAST_HALF) ** 2)
-    if traits.score_rounding:
-        # Weights divided by their sum before they are rounded: p of 1/131,072 has a bit or two left.
-        floor += (SLACK * _FP16_LEAST_HALF * reference.visible.double()[:, None]).square() * reference.p2v2
-    return floor
+        return 0.0
+    floor = SLACK * _FP16_LEAST_HALF * attention.head_dim_v**0.5
+    if not traits.score_rounding:
+        return floor
+    # Weights divided by their sum before they are rounded: a p of 1/131,072 has a bit or two left.
+    return floor + SLACK * _FP16_LEAST_HALF * reference.visible.double()[:, None] * reference.p2v2.sqrt()
