@@ -16,13 +16,14 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pagedbench.report.story import machine
 from pagedbench.results.record import CellRecord, CheckDict, FindingDict
 from pagedbench.words import Verdict
 
 MAX_COLUMNS = 100
-_FINDINGS_SHOWN = 3
 _CELLS_NAMED = 3
 _FAILURES_SHOWN = 10
+_LONG_NAME = 26
 _HANG = "    "
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
@@ -67,21 +68,24 @@ def results_table(records: Sequence[CellRecord]) -> Table:
     """One row a cell. Columns for speed appear only when something was timed."""
     timed = any(r.time_us is not None for r in records)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
-    table.add_column("scenario", overflow="fold", ratio=None)
+    table.add_column("scenario", overflow="fold")
     table.add_column("backend", overflow="fold")
     table.add_column("path", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("error/budget", justify="right", no_wrap=True)
     for name in ("time", "GB/s", "TFLOP/s") if timed else ():
         table.add_column(name, justify="right", no_wrap=True)
+    above = ""
     for record in records:
-        table.add_row(*_row(record, timed=timed))
+        table.add_row(*_row(record, above, timed=timed))
+        above = record.scenario
     return table
 
 
-def _row(record: CellRecord, *, timed: bool) -> Iterator[Text]:
-    yield Text(record.scenario)
-    yield Text(record.backend)
+def _row(record: CellRecord, above: str, *, timed: bool) -> Iterator[Text]:
+    """A cell's row; the scenario is named once for all its cells. A long variant or function has a line of its own."""
+    yield Text("" if record.scenario == above else _on_two_lines(record.scenario, "["))
+    yield Text(_on_two_lines(record.backend.rpartition("/")[2], ":"))
     yield Text(record.path)
     yield Text(record.verdict.value, style=style_of(record.verdict))
     yield Text(_error(record))
@@ -89,6 +93,11 @@ def _row(record: CellRecord, *, timed: bool) -> Iterator[Text]:
         yield Text(duration(record.time_us, record.spread_us))
         yield Text(three_digits(record.gb_per_s))
         yield Text(three_digits(record.tflop_per_s))
+
+
+def _on_two_lines(name: str, at: str) -> str:
+    """A name too long for its column, broken where a reader would; others as they are."""
+    return name if len(name) <= _LONG_NAME else name.replace(at, f"\n{at}", 1)
 
 
 def _error(record: CellRecord) -> str:
@@ -128,18 +137,18 @@ def _failures(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
         yield Text.assemble(
             (record.verdict.value, style_of(record.verdict)), " ", (f"{record.scenario} {record.target}", "bold")
         )
-        yield from map(_indented, failure_lines(record))
+        yield from map(_indented, failure_lines(record, findings=1))
     rest = failed[_FAILURES_SHOWN:]
     if rest:
         yield Text(f"\n… and {_count(len(rest), 'more failure')}, in full in the record (--json) or the page (--html)")
 
 
-def failure_lines(record: CellRecord) -> Iterator[str]:
-    """The sentences of one failure, most telling first; reports in other forms use the same."""
+def failure_lines(record: CellRecord, findings: int = 3) -> Iterator[str]:
+    """The sentences of one failure, most telling first, with so many findings a check; other reports use the same."""
     if not record.failed_checks and record.message:
         yield record.message
     for check in record.failed_checks:
-        yield from _check_lines(check)
+        yield from _check_lines(check, findings)
     if record.failed_checks and record.message not in [c["message"] for c in record.failed_checks]:
         yield record.message
     yield from (f"diagnosis: {d['sentence']}" for d in record.diagnosis[:2])
@@ -147,16 +156,15 @@ def failure_lines(record: CellRecord) -> Iterator[str]:
         yield f"stderr: {record.stderr.splitlines()[0]}"
 
 
-def _check_lines(check: CheckDict) -> Iterator[str]:
+def _check_lines(check: CheckDict, most: int) -> Iterator[str]:
     """A check's message, then its worst findings; a message that only repeats the worst finding gives way to it."""
-    findings = [finding_line(f) for f in check["findings"][:_FINDINGS_SHOWN]]
-    if findings and findings[0].startswith(check["message"]):
-        yield f"{check['check']}: {findings.pop(0)}"
-    else:
-        yield f"{check['check']}: {check['message']}"
-    yield from (f"  {line}" for line in findings)
-    if len(check["findings"]) > _FINDINGS_SHOWN:
-        yield f"  … and {len(check['findings']) - _FINDINGS_SHOWN} more (in the record)"
+    findings = [finding_line(f) for f in check["findings"]]
+    first = findings.pop(0) if findings and findings[0].startswith(check["message"]) else check["message"]
+    rest = findings[: most - 1]
+    more = f" (and {len(findings) - len(rest)} more)" if len(findings) > len(rest) else ""
+    lines = [f"{check['check']}: {first}", *(f"  {line}" for line in rest)]
+    lines[-1] += more
+    yield from lines
 
 
 _PLACES = ("sequence", "query_token", "head", "logical_block", "physical_block")
@@ -238,10 +246,8 @@ def summary(records: Sequence[CellRecord]) -> Text:
 def _circumstances(records: Sequence[CellRecord]) -> str:
     if not records:
         return ""
-    environment = records[0].environment
-    machine = environment.get("gpu") or environment.get("cpu") or records[0].device
     seconds = sum(r.durations.get("total", 0.0) for r in records)
-    return f"{machine} · torch {environment.get('torch', '?')} · {seconds:.1f} s"
+    return f"{machine(records)}; {seconds:.1f} s"
 
 
 def _count(number: int, thing: str) -> str:
