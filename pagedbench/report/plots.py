@@ -18,6 +18,8 @@ from pagedbench.results.comparison import ComparisonRecord
 from pagedbench.results.record import CellRecord
 from pagedbench.timing.measurement import Measurement
 
+__all__ = ["Entry", "plot_cells", "plot_comparisons", "plot_entries", "require_matplotlib"]
+
 MOST_BARS = 60
 WIDE = 30.0
 """Times that differ by more than this factor are shown as points on a logarithmic axis."""
