@@ -10,8 +10,10 @@ import numpy as np
 from pagedbench.errors import Problem, ScenarioError
 from pagedbench.layout.arithmetic import key_slots, needed_entries, ragged, reach, slots_of, visible_range
 from pagedbench.layout.batch import BatchLayout, Int32Array, IntArray
+from pagedbench.layout.placed import placed_table
 from pagedbench.layout.refusals import refuse_bad_entries, refuse_shared_writes
-from pagedbench.layout.table import MAX_ID, Lengths, make_table
+from pagedbench.layout.sizes import MAX_ID, Lengths
+from pagedbench.layout.written import written_table
 from pagedbench.scenario.model import Scenario
 
 # A gigabyte of slot indices; cumulative lengths would overflow int32 not far beyond it.
@@ -27,7 +29,8 @@ def build_layout(scenario: Scenario) -> BatchLayout:
     _refuse_bad_lengths(scenario)
     lengths = _lengths(scenario)
     size, append, limits = scenario.cache.block_size, scenario.batch.append, reach(scenario.attention)
-    table = make_table(scenario, lengths, limits)
+    is_written = scenario.cache.block_table is not None
+    table = written_table(scenario, lengths, limits) if is_written else placed_table(scenario, lengths)
     needed = needed_entries(lengths.query, lengths.total, limits, size, table.entries.shape[1])
     refuse_bad_entries(scenario, table, needed, lengths)
 
@@ -53,7 +56,7 @@ def build_layout(scenario: Scenario) -> BatchLayout:
         append=append,
         trash_block=table.trash_block,
     )
-    if scenario.cache.block_table is not None:
+    if is_written:
         refuse_shared_writes(scenario, layout)
     return layout
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pagedbench.errors import Problem, ScenarioError
 from pagedbench.layout.arithmetic import slots_of
 from pagedbench.layout.batch import BatchLayout, IntArray
-from pagedbench.layout.table import Lengths, Table
+from pagedbench.layout.sizes import Lengths, Table
 from pagedbench.scenario.model import Scenario
 
 MOST_SHOWN = 8

@@ -11,7 +11,7 @@ import numpy as np
 
 from pagedbench.layout.arithmetic import key_slots, ragged, slots_of
 from pagedbench.layout.batch import BatchLayout, Int32Array
-from pagedbench.layout.table import padding_id
+from pagedbench.layout.sizes import padding_id
 from pagedbench.scenario.model import Padding
 
 

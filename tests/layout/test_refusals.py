@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pagedbench.errors import Problem, ScenarioError
@@ -100,6 +102,19 @@ def test_padding_rows_own_no_block() -> None:
 
 def test_a_shared_prefix_needs_something_to_share() -> None:
     assert problem_of(scenario((1, 1), (9, 3), placement="shared-prefix")).field == "cache.placement"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"block_size": 0}, "cache.block_size"),
+        ({"padding_rows": 3, "trash_block": True}, "batch.padding_rows"),
+        ({"padding": 2**31}, "cache.padding"),
+        ({"num_blocks": 2**31}, "cache.num_blocks"),
+    ],
+)
+def test_numbers_out_of_range(fields: dict[str, Any], field: str) -> None:
+    assert problem_of(scenario((1, 1), (3, 3), **fields)).field == field
 
 
 def test_lengths_that_disagree() -> None:

@@ -112,12 +112,14 @@ def details(record: CellRecord) -> Safe:
         for c in record.checks
     ]
     counted = "1 check" if len(checks) == 1 else f"{len(checks)} checks"
+    failed = standing(record.verdict).failed  # the others' files are not worth the room in a page of many cells
+    scenario = folded(f"scenario {record.where}".strip(), tag("pre", record.scenario_text))
     parts = [
         tag("p", tag("code", reproduce(record), class_="command")),
         folded(counted, tag("table", checks, class_="checks")) if checks else None,
         folded("traceback", tag("pre", record.error)) if record.error else None,
         folded("stderr of the worker", tag("pre", record.stderr)) if record.stderr else None,
-        folded(f"scenario {record.where}".strip(), tag("pre", record.scenario_text)) if record.scenario_text else None,
+        scenario if failed and record.scenario_text else None,
     ]
     return tag("div", parts, class_="details")
 

@@ -53,12 +53,13 @@ class Axis:
 
 
 def quantity(record: CellRecord, name: str) -> Line | None:
-    """A timed quantity of a record as a line; None where it was not measured."""
+    """A timed quantity of a record as a line; None where it was not measured. Only the kernel's samples are drawn."""
     stored: Mapping[str, Any] | None = ((record.timing or {}).get("quantities") or {}).get(name)
     if not stored or not stored.get("samples"):
         return None
     low, median, high = (float(stored[key]) / 1e3 for key in ("low", "median", "high"))
-    return Line(name, tuple(float(s) / 1e3 for s in stored["samples"]), median, low, high)
+    samples = tuple(float(s) / 1e3 for s in stored["samples"]) if name == "kernel" else (median,)
+    return Line(name, samples, median, low, high)
 
 
 def of_cell(record: CellRecord) -> Safe | None:
@@ -149,10 +150,11 @@ def _dots(line: Line, axis: Axis, middle: float) -> str:
     """The samples in order of time, evenly thinned, drifting downwards so that a trend can be seen."""
     step = max(1, math.ceil(len(line.samples) / MOST_DOTS))
     shown = line.samples[::step]
-    return "".join(
-        f'<circle class="dot" cx="{axis.x(s):.1f}" cy="{middle - 6 + 12 * i / max(len(shown) - 1, 1):.1f}" r="1.6"/>'
-        for i, s in enumerate(shown)
+    # One path of points instead of an element each: a page may hold thousands of cells.
+    points = "".join(
+        f"M{axis.x(sample):.1f} {middle - 6 + 12 * i / max(len(shown) - 1, 1):.1f}h0" for i, sample in enumerate(shown)
     )
+    return f'<path class="dot" d="{points}"/>'
 
 
 def _scale(axis: Axis, bottom: float) -> str:
