@@ -39,7 +39,7 @@ class FlashAttention3Backend(LibraryBackend):
     # Measured: NaN in V below a window reaches the output (0 * NaN in a partly masked tile); elsewhere nothing leaks.
     traits = Traits(
         lse_note="(num_heads, total_q), +inf for rows that see no key",
-        nan_regions={"HIDDEN": "may-leak"},
+        nan_regions={"hidden.v": "may-leak"},
     )
 
     def capabilities(self, path: AttnPath) -> Capabilities:

@@ -16,7 +16,7 @@ import torch
 
 from pagedbench.backends.base import Output, Traits
 from pagedbench.backends.indices import host_arrays
-from pagedbench.backends.library import Capabilities, LibraryBackend
+from pagedbench.backends.library import Capabilities, LibraryBackend, parameters
 from pagedbench.backends.loading import Library
 from pagedbench.scenario.model import UNLIMITED
 from pagedbench.tensors.call import Call, CallSpec
@@ -47,10 +47,11 @@ class FlexBackend(LibraryBackend):
         install="pip install 'torch>=2.6'",
         capabilities=((8, 0), (99, 9)),
     )
+    # A block of keys is loaded whole, and a weight of zero times NaN in V is NaN.
     traits = Traits(
         appends=False,
         lse_note="(batch, num_heads, query_len)",
-        nan_regions={"TAIL": "may-leak", "HIDDEN": "may-leak", "UNNEEDED": "may-leak"},
+        nan_regions={"tail.v": "may-leak", "hidden.v": "may-leak"},
         compile_seconds=180.0,
         graph_lengths=False,
     )
@@ -131,7 +132,7 @@ class FlexBackend(LibraryBackend):
         padded = call.q.new_zeros(spec.batch * spec.max_seqlen_q, spec.num_heads, spec.head_dim)
         padded[plan.rows] = call.q
         q = padded.view(spec.batch, spec.max_seqlen_q, spec.num_heads, spec.head_dim).transpose(1, 2)
-        out, lse = _compiled()(
+        out, aux = _compiled()(
             q,
             _one_sequence(call.k_cache),
             _one_sequence(call.v_cache),
@@ -139,9 +140,10 @@ class FlexBackend(LibraryBackend):
             block_mask=plan.block_mask,
             scale=spec.softmax_scale,
             enable_gqa=spec.group_size > 1,
-            return_lse=True,
+            **_wanting_lse(),
             kernel_options={"BLOCK_N": _tile(spec)},
         )
+        lse = getattr(aux, "lse", aux)
         out = out.transpose(1, 2).flatten(0, 1)[plan.rows]
         return Output(out, lse.transpose(1, 2).flatten(0, 1)[plan.rows].float())
 
@@ -157,6 +159,15 @@ def _compiled() -> Callable[..., Any]:
 
     compiled: Callable[..., Any] = torch.compile(flex_attention)
     return compiled
+
+
+def _wanting_lse() -> dict[str, Any]:
+    """How this version of torch is asked for the LSE."""
+    from torch.nn.attention import flex_attention as module
+
+    if "return_aux" in parameters(module.flex_attention):
+        return {"return_aux": module.AuxRequest(lse=True)}
+    return {"return_lse": True}
 
 
 def _tile(spec: CallSpec) -> int:

@@ -52,7 +52,7 @@ class TransformersBackend(LibraryBackend):
         needs_cuda=False,
     )
     # Every key is gathered, also those below a window, and meets a weight of zero there.
-    traits = Traits(returns_lse=False, lse_note="none returned", nan_regions={"HIDDEN": "may-leak"})
+    traits = Traits(returns_lse=False, lse_note="none returned", nan_regions={"hidden": "may-leak"})
 
     def available(self, device: str) -> Availability:
         """On a GPU it drives flash-attn, which must be there as well."""
@@ -152,7 +152,7 @@ class TransformersEagerBackend(TransformersBackend):
         returns_lse=False,
         lse_note="none returned",
         score_rounding=True,
-        nan_regions={"HIDDEN": "may-leak"},
+        nan_regions={"hidden": "may-leak"},
     )
 
     def _uses_flash(self, device: str) -> bool:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -70,6 +70,7 @@ class UserKernel:
         name = getattr(function, "__name__", repr(function))
         declaration = getattr(function, MARK, None) or _declared_by_name(name, where)
         known = ARGUMENTS[declaration.path]
+        _refuse_unknown_traits(declaration, f"{where}{name}")
         parameters = inspect.signature(function).parameters.values()
         if any(p.kind is p.VAR_KEYWORD for p in parameters):
             return cls(function, declaration, frozenset(known))
@@ -117,6 +118,13 @@ class UserKernel:
         out, lse = result if isinstance(result, tuple) else (result, None)
         shape = (call.spec.total_q, call.spec.num_heads)
         return Output(out.reshape(*shape, call.spec.head_dim_v), None if lse is None else lse.reshape(shape))
+
+
+def _refuse_unknown_traits(declaration: Declaration, who: str) -> None:
+    known = [field.name for field in fields(Traits)]
+    for trait in declaration.traits:
+        if trait not in known:
+            raise UsageError(f"{who} declares {trait!r}, which is no trait", hint=nearest(trait, known))
 
 
 def _declared_by_name(name: str, where: str) -> Declaration:

@@ -43,7 +43,7 @@ class VllmFlashAttentionBackend(LibraryBackend):
     traits = Traits(
         appends=False,
         lse_note="(num_heads, total_q), +inf for rows that see no key",
-        nan_regions={"HIDDEN": "may-leak"},
+        nan_regions={"hidden.v": "may-leak"},
     )
 
     def available(self, device: str) -> Availability:

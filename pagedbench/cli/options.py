@@ -10,7 +10,7 @@ import typer
 # Kept light: completion must not import torch. Names of entry points and files are accepted, only not completed.
 BACKEND_NAMES = (
     "torch", "torch-varlen", "triton", "flash-attn", "flash-attn-3", "fa3-fwd", "flash-attn-4", "flashinfer",
-    "flashinfer-fa3", "flashinfer-cuda-cores", "transformers", "vllm-flash-attn", "flex",
+    "flashinfer-fa3", "flashinfer-cuda-cores", "transformers", "transformers-eager", "vllm-flash-attn", "flex",
 )  # fmt: skip
 PATH_NAMES = ("varlen", "decode", "paged-varlen", "all")
 

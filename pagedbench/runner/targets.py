@@ -13,7 +13,7 @@ from pagedbench.runner.protocol import ResolvedTarget
 from pagedbench.words import AttnPath
 
 # Best first: what a CUDA run takes beside `torch` when no backend is named.
-PREFERRED = ("flash-attn-3", "flash-attn-2", "flashinfer", "flash-attn-4", "triton")
+PREFERRED = ("flash-attn-3", "flash-attn", "flashinfer", "flash-attn-4", "triton")
 COMPARED_PATHS = (AttnPath.VARLEN, AttnPath.DECODE)
 
 

@@ -24,7 +24,7 @@ def test_the_table_names_all_and_fits_100_columns() -> None:
 def test_one_backend_says_why_not() -> None:
     result = CliRunner().invoke(app, ["backends", "transformers", "--device", "cpu"])
     assert "softcap: transformers" in result.output
-    assert "may leak from HIDDEN" in result.output
+    assert "may leak from hidden" in result.output
 
 
 def test_json_has_what_the_table_has() -> None:

@@ -147,6 +147,13 @@ BAD = {
     "no such function": ("def my_decode(q): ...\n", "my_decod", "my_decod", "did you mean my_decode?"),
     "unknown argument": ("def my_decode(q, blok_table): ...\n", "my_decode", "blok_table", "did you mean block_table?"),
     "an argument of another path": ("def my_varlen(q, k_cache): ...\n", "my_varlen", "k_cache", "varlen"),
+    "unknown trait": (
+        "import pagedbench\n@pagedbench.backend('decode', repeatabel=False)\ndef f(q): ...\n",
+        "f",
+        "kernel.py:f",
+        "did you mean repeatable?",
+    ),
+    "unknown path": ("import pagedbench\n@pagedbench.backend('decod')\ndef f(q): ...\n", "f", "kernel.py:2", "decod"),
     "no path": ("def kernel(q): ...\n", "kernel", "which path does kernel compute?", "pagedbench.backend(path="),
     "not a function": ("kernel = 3\n", "kernel", "kernel.py:kernel", "needs a function"),
     "in doubt": ("def a_decode(q): ...\ndef b_decode(q): ...\n", None, "which function", "a_decode, b_decode"),
