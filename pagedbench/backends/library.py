@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any, Literal
 
 import torch
@@ -187,6 +187,14 @@ def parameters(function: Callable[..., Any]) -> frozenset[str]:
         return frozenset()
 
 
+def takes_any_keyword(function: Callable[..., Any]) -> bool:
+    """Whether the function has `**kwargs`, so that its signature does not tell what it takes."""
+    try:
+        return any(parameter.kind is Parameter.VAR_KEYWORD for parameter in signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return False
+
+
 def named(function: Callable[..., Any], *names: str) -> str | None:
     """Which of several names, differing between versions, a function has for one argument; None if it has none."""
     known = parameters(function)
@@ -194,7 +202,9 @@ def named(function: Callable[..., Any], *names: str) -> str | None:
 
 
 def accepted(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the values that the function has an argument for."""
+    """Those of the values that the function has an argument for; all of them, if it takes any keyword."""
+    if takes_any_keyword(function):
+        return dict(values)
     known = parameters(function)
     return {name: value for name, value in values.items() if name in known}
 

@@ -151,6 +151,20 @@ def vllm(rec: Recorder) -> ModuleType:
     return module
 
 
+def flashinfer_0_7(rec: Recorder) -> ModuleType:
+    """Its decode plan takes keywords that its signature does not name."""
+    module = flashinfer(rec)
+
+    class Decode(module.BatchDecodeWithPagedKVCacheWrapper):
+        def plan(
+            self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size, *positional, **kwargs
+        ):
+            rec.seen = {"kind": "decode", **kwargs}
+
+    module.BatchDecodeWithPagedKVCacheWrapper = Decode
+    return module
+
+
 def flashinfer(rec: Recorder) -> ModuleType:
     module = ModuleType("flashinfer")
     base_2 = rec.made.lse.float() / math.log(2)

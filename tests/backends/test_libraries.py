@@ -224,6 +224,13 @@ def test_flashinfer_lists_blocks(use: Any) -> None:
     assert seen["indices"].dtype == torch.int32
 
 
+def test_a_plan_that_hides_its_keywords_gets_them_all(use: Any) -> None:
+    """The softmax scale would otherwise be left out without a word."""
+    seen = _seen(use, FlashInferBackend(), fakes.flashinfer_0_7, make(HALF, AttnPath.DECODE))
+    assert seen["sm_scale"] == pytest.approx(1 / 8)
+    assert seen["q_data_type"] == torch.bfloat16
+
+
 def test_flashinfer_of_no_keys_lists_no_block(use: Any) -> None:
     made = make(replace(HALF, cached_lens=(0, 5, 0), append=False), AttnPath.PAGED_VARLEN)
     seen = _seen(use, FlashInferBackend(), fakes.flashinfer, made)
