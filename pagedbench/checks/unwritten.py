@@ -48,8 +48,9 @@ class Unwritten:
 def _unwritten(context: CheckContext) -> tuple[torch.Tensor, str]:
     """`(total_q, num_heads)` bool: rows (or their LSE) that follow the memory; and whose memory it was."""
     fill = Fill.poison(context.scenario.inputs.poison)
+    prepared = context.prepare(fill=dataclasses.replace(fill, out=GUARD_PATTERN))
     with uninitialised_is_nan():
-        first = _copied(context.execute(fill=dataclasses.replace(fill, out=GUARD_PATTERN)).output)
+        first = _copied(context.execute(prepared).output)
     done = _on_finite_memory(context, dataclasses.replace(fill, out=FINITE_PATTERN), first)
     second, memory = done.output, done.prepared.call.out
     rows = (first.out.isnan() & ~second.out.isnan()).any(-1)

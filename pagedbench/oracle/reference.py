@@ -8,6 +8,7 @@ answers for a seeded sample of rows and says so.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -181,6 +182,11 @@ class _State:
         self.squares = torch.zeros_like(self.peak)
         self.product = self.q.new_zeros((*self.q.shape[:2], attention.head_dim_v))
 
+    @cached_property
+    def limits(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What each row sees, `(n, r)` from and to, on the device; only where something is cut off."""
+        return self._device(self.begin), self._device(self.end)
+
     def add(self, keys: Span) -> None:
         """Take some keys into account."""
         k, v = self._keys(keys)
@@ -228,14 +234,18 @@ class _State:
         attention = self.oracle.attention
         if attention.softcap is not None:
             scores.div_(attention.softcap).tanh_().mul_(attention.softcap)
+        cut = bool((self.begin > keys.start).any() or (self.end < keys.stop).any())
+        if not cut and attention.alibi_slopes is None:
+            return
         view = scores.view(*self.shape, keys.stop - keys.start)
         place = torch.arange(keys.start, keys.stop, device=scores.device)
         if attention.alibi_slopes is not None:
             slopes = torch.tensor(attention.alibi_slopes, dtype=torch.float64, device=scores.device)
             distance = (self.position[..., None] - place).abs().to(torch.float64)
             view.sub_(slopes.view(1, *self.shape[1:3], 1, 1) * distance[:, None, None])
-        if (self.begin > keys.start).any() or (self.end < keys.stop).any():
-            hidden = (place < self._device(self.begin)[..., None]) | (place >= self._device(self.end)[..., None])
+        if cut:
+            begin, end = self.limits
+            hidden = (place < begin[..., None]) | (place >= end[..., None])
             view.masked_fill_(hidden[:, None, None], -torch.inf)
 
     def _by_token(self, value: torch.Tensor) -> torch.Tensor:

@@ -57,7 +57,7 @@ def estimate_bytes(scenario: Scenario, layout: BatchLayout, path: AttnPath, devi
             "expected after the call": call,
             "logical inputs": q_bytes + kv_bytes,
             "gathered keys": kv_bytes if path is AttnPath.VARLEN else 0,
-            "outputs": 3 * out_elements * torch_dtype(attention.dtype).itemsize,
+            "outputs": 8 * out_elements * torch_dtype(attention.dtype).itemsize,
             "reference": 2 * out_elements * 8,
             "oracle workspace": ORACLE_WORKSPACE.get(kind, ORACLE_WORKSPACE["cpu"]),
             "backend workspace": BACKEND_WORKSPACE.get(kind, BACKEND_WORKSPACE["cpu"]),
