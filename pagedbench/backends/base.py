@@ -42,7 +42,7 @@ class Traits:
     keys are the regions of `layout/regions.py` in lower case, `"hidden.v"` for V alone; absent ones are clean.
     `compile_seconds`: the most that a first call may spend compiling; time-outs allow for it.
     `graph_safe`: a call can be captured in a CUDA graph. `graph_lengths`: a captured call follows the index arrays that
-    it is replayed with; not so where a host plan has the lengths baked in.
+    it is replayed with; not so where a host plan has the lengths baked in. `graph_table`: likewise for the block table.
     """
 
     repeatable: bool = True
@@ -59,6 +59,7 @@ class Traits:
     compile_seconds: float = 0.0
     graph_safe: bool = True
     graph_lengths: bool = True
+    graph_table: bool = True
 
 
 @dataclass

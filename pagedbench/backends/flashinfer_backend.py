@@ -73,6 +73,7 @@ class FlashInferBackend(LibraryBackend):
         lse_note="(total_q, num_heads), base 2",
         compile_seconds=180.0,
         graph_lengths=False,
+        graph_table=False,
     )
 
     def __init__(self) -> None:

@@ -54,6 +54,7 @@ class FlexBackend(LibraryBackend):
         nan_regions={"tail.v": "may-leak", "hidden.v": "may-leak"},
         compile_seconds=180.0,
         graph_lengths=False,
+        graph_table=False,
     )
 
     def capabilities(self, path: AttnPath) -> Capabilities:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from pagedbench.backends.base import Output, Traits
-from pagedbench.backends.execute import stages, tool_writes
+from pagedbench.backends.execute import Stage, stages, tool_writes
 from pagedbench.checks.accuracy import judge
 from pagedbench.checks.base import CheckContext, CheckResult
 from pagedbench.checks.cache_update import judge_memory
@@ -38,6 +38,8 @@ class GraphReplay:
             return "the gathered keys change their shape with the lengths, which a graph cannot"
         if not traits.graph_safe:
             return f"{context.backend.name} declares that its calls cannot be captured"
+        if not traits.graph_table:
+            return f"{context.backend.name} takes the block table on the host: a captured call is bound to it"
         if context.scenario.override.values:
             return "the scenario hands over wrong arrays on purpose"
         return None if context.layout.total_q else "there are no query tokens"
@@ -48,7 +50,7 @@ class GraphReplay:
         start = prepared.arena.memory.clone()
         lens = capture_lens(context, context.backend.traits_for(context.path))
         captured = _set_for_capture(prepared.call, context.layout, lens)
-        graph, output = _capture(context, captured)
+        graph, output, _kept = _capture(context, captured)  # the graph reads tensors that only the plan holds
         prepared.arena.memory.copy_(start)
         context.backend.plan(prepared.call)  # libraries that plan on the host do it again for each step
         graph.replay()
@@ -97,8 +99,11 @@ def _set_for_capture(call: Call, layout: BatchLayout, lens: IntArray) -> Call:
     return dataclasses.replace(call, spec=spec, max_seqlen_k=longest, host=HostArrays(**host))
 
 
-def _capture(context: CheckContext, call: Call) -> tuple[torch.cuda.CUDAGraph, Output]:
-    """Warm up beside the main stream, as torch asks for, then capture all stages; the output is the graph's own."""
+def _capture(context: CheckContext, call: Call) -> tuple[torch.cuda.CUDAGraph, Output, list[Stage]]:
+    """Warm up beside the main stream, as torch asks for, then capture all stages; the output is the graph's own.
+
+    The stages come back as well: they hold the plan, whose tensors the graph reads, for as long as it is replayed.
+    """
     plan = context.backend.plan(call)
     steps = stages(context.backend, call, plan)
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -115,7 +120,7 @@ def _capture(context: CheckContext, call: Call) -> tuple[torch.cuda.CUDAGraph, O
             output = stage.run()
     if output is None:
         raise TypeError(f"{context.backend.name} returned no Output from its {call.spec.path} function")
-    return graph, output
+    return graph, output, steps
 
 
 def _described(lens: IntArray) -> str:
