@@ -23,6 +23,8 @@ COMMANDS: dict[str, str] = {
     "compare": "pagedbench.cli.compare",
     "check": "pagedbench.cli.check",
     "selftest": "pagedbench.cli.selftest",
+    "shrink": "pagedbench.cli.shrink",
+    "repro": "pagedbench.cli.repro",
     "baseline": "pagedbench.cli.baseline",
     "backends": "pagedbench.cli.backends",
     "new-backend": "pagedbench.cli.new_backend",

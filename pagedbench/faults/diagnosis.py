@@ -105,7 +105,7 @@ def _compare(context: CheckContext, probes: Sequence[Probe], deadline: float) ->
     if right_agrees:
         return []
     how = "agrees in " + ", ".join(dict.fromkeys(probe.name for probe in probes))
-    return [_named(suspect, how) for suspect in suspects] or _nearest(dropped)
+    return [_named(suspect, how, rank) for rank, suspect in enumerate(suspects)] or _nearest(dropped)
 
 
 def _able_to_show(context: CheckContext) -> list[Fault]:
@@ -134,9 +134,11 @@ def _with_backend(context: CheckContext, fault: Fault | None) -> CheckContext:
     return other
 
 
-def _named(suspect: _Suspect, how: str) -> Diagnosis:
+def _named(suspect: _Suspect, how: str, rank: int) -> Diagnosis:
+    """A hypothesis that survived; from the second on, one that does the same on this batch."""
     report = f"; reported as {suspect.fault.report}" if suspect.fault.report else ""
-    return Diagnosis(suspect.fault.name, f"output matches the reference if {suspect.fault.sentence}{report}", 1.0, how)
+    opening = "output matches the reference if" if rank == 0 else "which here is the same as if"
+    return Diagnosis(suspect.fault.name, f"{opening} {suspect.fault.sentence}{report}", 1.0, how)
 
 
 def _nearest(dropped: Sequence[_Suspect]) -> list[Diagnosis]:

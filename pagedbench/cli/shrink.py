@@ -1,0 +1,70 @@
+"""`pagedbench shrink`: a failing scenario reduced to a smallest one that fails in the same way, saved as a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pagedbench.cli.options import Device, Timeout
+
+if TYPE_CHECKING:
+    from pagedbench.runner.pool import Workers
+    from pagedbench.runner.protocol import ResolvedTarget
+    from pagedbench.scenario.model import Scenario
+    from pagedbench.words import Verdict
+
+
+def command(
+    scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A shipped name or a file.", show_default=False)],
+    backend: Annotated[str, typer.Option("--backend", "-b", metavar="TARGET", help="The backend that fails.")],
+    path: Annotated[str | None, typer.Option("--path", "-p", help="Its path; one only.", show_default=False)] = None,
+    suite: Annotated[str, typer.Option("--suite", help="The checks that must fail: run, quick or full.")] = "quick",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to save it.", dir_okay=False, show_default=False)
+    ] = None,
+    most: Annotated[int, typer.Option("--most", min=1, help="Try at most so many scenarios.")] = 400,
+    device: Device = "auto",
+    timeout: Timeout = 60.0,
+) -> None:
+    """Make a failing scenario small: fewer sequences, shorter, fewer heads, no feature that the failure does not need.
+
+    Exit 0 with the smallest scenario saved; 3 if the scenario does not fail.
+    """
+    from dataclasses import replace
+
+    from pagedbench.errors import UsageError
+    from pagedbench.runner.pool import WorkerOptions, Workers
+    from pagedbench.runner.shrink import shrink
+    from pagedbench.scenario.dump import dumps
+    from pagedbench.scenario.loader import load_scenarios
+    from pagedbench.words import ExitCode
+
+    (first, *others) = load_scenarios([scenario])
+    if others:
+        raise UsageError(f"{scenario} holds {len(others) + 1} scenarios", "name one, or write it to a file of its own")
+    with Workers(WorkerOptions(device, timeout)) as workers:
+        (target, *more) = workers.resolve([backend], [path] if path else [])
+        if more or len(target.paths) != 1:
+            raise UsageError(f"{backend} has the paths {', '.join(target.paths)}", "choose one with --path")
+        wanted = _verdict(workers, target, suite, first)
+        if not wanted.is_wrong and not wanted.is_undecided:
+            typer.echo(f"{first.name} does not fail on {target.name}:{target.paths[0]}: {wanted}")
+            raise typer.Exit(int(ExitCode.NOTHING_CHECKED))
+        typer.echo(f"{first.name} on {target.name}:{target.paths[0]}: {wanted}; shrinking", err=True)
+        found = shrink(first, lambda s: _verdict(workers, target, suite, s) is wanted, most=most)
+    name = f"{first.name.split('[')[0]}-shrunk"
+    kernel = f"{Path(target.name).name}:{target.paths[0]}"
+    about = f"The smallest form of {first.name} on which {kernel} still gives {wanted}."
+    file = output or Path(f"{name}.yaml")
+    file.write_text(dumps(replace(found.scenario, name=name, about=about)), encoding="utf-8")
+    typer.echo(file.read_text(encoding="utf-8"), nl=False)
+    typer.echo(f"{found.tried} scenarios tried, {found.kept} kept; saved as {file}", err=True)
+
+
+def _verdict(workers: Workers, target: ResolvedTarget, suite: str, scenario: Scenario) -> Verdict:
+    from pagedbench.runner.protocol import Job
+
+    job = Job(scenario, target.name, target.paths[0], workers.device, suite, diagnose=False)
+    return workers.judge(job, target.compile_seconds, lambda stage: None).verdict

@@ -1,0 +1,223 @@
+"""Repro: a failure as one script that needs torch and the library alone, ready for a bug report upstream.
+
+The script makes its own numbers, lays them out in blocks with NaN around them, calls the library, and compares with a
+dense fp64 answer. It knows how to call user functions and the libraries in `_CALLS`; anything else is refused.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pagedbench.errors import UsageError
+from pagedbench.layout.batch import BatchLayout
+from pagedbench.scenario.model import Scenario
+from pagedbench.words import AttnPath
+
+_VARLEN_ARGUMENTS = "q, k, v, cu_seqlens_q, cu_seqlens_k, max(query_lens), max(total), softmax_scale=scale"
+_KVCACHE_ARGUMENTS = "q, k_cache, v_cache, {new}cache_seqlens=cache_seqlens, {table}=block_table, softmax_scale=scale"
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """How a script calls a kernel: the import, the expression, and whether it appends the new tokens itself."""
+
+    imports: str
+    expression: str
+    appends: bool
+
+
+def library_call(backend: str, scenario: Scenario, path: AttnPath) -> KernelCall:
+    """The call of a known library. UsageError for one that is not known."""
+    modules = {"flash-attn": ("flash_attn", "block_table"), "flash-attn-3": ("flash_attn_interface", "page_table")}
+    if backend not in modules or path is AttnPath.PAGED_VARLEN:
+        known = ", ".join(modules)
+        raise UsageError(
+            f"repro cannot call {backend}:{path} without pagedbench", f"it knows {known}, and FILE:FUNCTION"
+        )
+    module, table = modules[backend]
+    spec = scenario.attention
+    options = [f"causal={spec.causal}", f"window_size={spec.window_size}"]
+    if spec.softcap is not None:
+        options.append("softcap=softcap")
+    if backend == "flash-attn-3":
+        options.append(f"num_splits={spec.num_splits}")
+    if path is AttnPath.VARLEN:
+        return KernelCall(
+            f"from {module} import flash_attn_varlen_func",
+            f"flash_attn_varlen_func({_VARLEN_ARGUMENTS}, {', '.join(options)})",
+            False,
+        )
+    new = "k=k_new, v=v_new, " if scenario.batch.append else ""
+    arguments = _KVCACHE_ARGUMENTS.format(new=new, table=table)
+    return KernelCall(
+        f"from {module} import flash_attn_with_kvcache",
+        f"flash_attn_with_kvcache({arguments}, {', '.join(options)})",
+        scenario.batch.append,
+    )
+
+
+def function_call(file: Path, function: str, arguments: Sequence[str]) -> KernelCall:
+    """The call of a function in a file, with the arguments that it takes, by name."""
+    given = {
+        "softmax_scale": "scale",
+        "window_size": "window",
+        "max_seqlen_q": "max(query_lens)",
+        "max_seqlen_k": "max(total)",
+        "total_seqlens": "total_seqlens",
+        "alibi_slopes": "None",
+        "num_splits": "0",
+        "k_scale": "1.0",
+        "v_scale": "1.0",
+        "out": "None",
+        "plan": "None",
+    }
+    if "call" in arguments:
+        raise UsageError(f"{function} takes the tool's own `call`", "a script without pagedbench has none")
+    passed = ", ".join(f"{name}={given.get(name, name)}" for name in arguments)
+    imports = f"import sys\n\nsys.path.insert(0, {str(file.resolve().parent)!r})\nfrom {file.stem} import {function}"
+    return KernelCall(imports, f"{function}({passed})", {"k_new", "v_new"} <= set(arguments))
+
+
+def script(scenario: Scenario, layout: BatchLayout, path: AttnPath, call: KernelCall, title: str) -> str:
+    """The whole script as text. UsageError for what it cannot say (fp8, ALiBi, overridden arrays, padding rows)."""
+    _refuse(scenario)
+    parts = [
+        '"""' + "\n".join(textwrap.wrap(title, 110)),
+        '\nNeeds torch and the kernel alone; exit 1 where it is wrong."""\n',
+        call.imports,
+        "\nimport torch\n" if "import sys" in call.imports else "import torch\n",
+        _facts(scenario, layout),
+        _numbers(scenario, layout, call),
+        _arrays(scenario, path, call),
+        f"result = {call.expression}",
+        _JUDGE.format(reference=_reference(scenario)),
+    ]
+    return "\n".join(parts)
+
+
+def _refuse(scenario: Scenario) -> None:
+    spec = scenario.attention
+    reasons = {
+        "fp8": "float8" in spec.kv_dtype or "float8" in spec.q_dtype,
+        "ALiBi": spec.alibi_slopes is not None,
+        "overridden arrays": bool(scenario.override.values),
+        "padding rows": scenario.batch.padding_rows > 0,
+    }
+    for what, there in reasons.items():
+        if there:
+            raise UsageError(f"repro cannot write a script with {what}", "shrink the scenario first, or leave it out")
+
+
+def _facts(scenario: Scenario, layout: BatchLayout) -> str:
+    spec = scenario.attention
+    lines = [
+        'device = "cuda" if torch.cuda.is_available() else "cpu"',
+        f"torch.manual_seed({scenario.inputs.seed})",
+        f"query_lens, cached_lens = {list(scenario.batch.query_lens)}, {list(scenario.batch.cached_lens)}",
+        f"total = {layout.total_seqlens.tolist()}  # keys that the step attends to",
+        f"block_table = torch.tensor({layout.block_table.tolist()}, dtype=torch.int32, device=device)",
+        f"num_blocks, block_size, heads, kv_heads = "
+        f"{layout.num_blocks}, {layout.block_size}, {spec.num_heads}, {spec.num_kv_heads}",
+        f"dim, dim_v, dtype = {spec.head_dim}, {spec.head_dim_v}, torch.{spec.dtype}",
+        f"scale, causal, window, softcap = {spec.softmax_scale!r}, {spec.causal}, {spec.window_size}, {spec.softcap}",
+    ]
+    if spec.sinks is not None:
+        lines.append(f"sinks = torch.tensor({list(spec.sinks)}, device=device)")
+    return "\n".join([*lines, "", ""])
+
+
+def _numbers(scenario: Scenario, layout: BatchLayout, call: KernelCall) -> str:
+    """One random row a slot; the cache holds NaN but for the keys that are in it before the call."""
+    how = scenario.inputs
+    stored = "cached_lens" if call.appends else "total"
+    k_stride, v_stride = _strides(scenario, layout)
+    return f"""def rows(n, heads, dim, scale):
+    return (torch.randn(n, heads, dim) * scale).to(dtype).to(device)
+
+
+q = rows({layout.total_q}, heads, dim, {how.q.scale})
+k_all = rows(num_blocks * block_size, kv_heads, dim, {how.k.scale})
+v_all = rows(num_blocks * block_size, kv_heads, dim_v, {how.v.scale})
+table = block_table.cpu()
+slots = []  # of each sequence's keys
+for b, n in enumerate(total):
+    key = torch.arange(n)
+    slots.append(table[b, key // block_size].long() * block_size + key % block_size)
+k_cache = torch.empty_strided((num_blocks, block_size, kv_heads, dim), {k_stride}, dtype=dtype, device=device)
+v_cache = torch.empty_strided((num_blocks, block_size, kv_heads, dim_v), {v_stride}, dtype=dtype, device=device)
+k_cache.fill_(float("nan"))
+v_cache.fill_(float("nan"))
+for at, n in zip(slots, {stored}):
+    at = at[:n].to(device)
+    k_cache[at // block_size, at % block_size] = k_all[at]
+    v_cache[at // block_size, at % block_size] = v_all[at]
+"""
+
+
+def _strides(scenario: Scenario, layout: BatchLayout) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    from pagedbench.tensors.pool import placings
+    from pagedbench.tensors.prepare import pool_shape
+
+    k, v = placings(pool_shape(scenario, layout))
+    return k.stride, v.stride
+
+
+def _arrays(scenario: Scenario, path: AttnPath, call: KernelCall) -> str:
+    """The arguments that a call may name."""
+    lines = [
+        "cache_seqlens = torch.tensor(cached_lens, dtype=torch.int32, device=device)",
+        "total_seqlens = torch.tensor(total, dtype=torch.int32, device=device)",
+        "cu_seqlens_q, cu_seqlens_k = (torch.tensor([0, *lens], dtype=torch.int32, device=device).cumsum(0).int()",
+        "                              for lens in (query_lens, total))",
+    ]
+    if path is AttnPath.VARLEN:
+        lines.append("k, v = (torch.cat([every[at.to(device)] for at in slots]) for every in (k_all, v_all))")
+    if call.appends:
+        lines.append("new = torch.cat([at[n:] for at, n in zip(slots, cached_lens)]).to(device)")
+        lines.append("k_new, v_new = k_all[new], v_all[new]")
+    lines.append("queries = q.split(query_lens)")
+    if path is AttnPath.DECODE:
+        lines.append("q = q.view(len(query_lens), -1, heads, dim)")
+        if call.appends:
+            lines.append("k_new, v_new = (t.view(len(query_lens), -1, *t.shape[1:]) for t in (k_new, v_new))")
+    return "\n".join(lines)
+
+
+def _reference(scenario: Scenario) -> str:
+    """The mask and score lines that this scenario needs."""
+    spec = scenario.attention
+    left, right = spec.window_size
+    lines = ["    seen = torch.ones(m, n, dtype=torch.bool)"]
+    if spec.causal:
+        lines.append("    seen &= key <= own")
+    if left >= 0:
+        lines.append(f"    seen &= key >= own - {left}")
+    if right >= 0 and not spec.causal:
+        lines.append(f"    seen &= key <= own + {right}")
+    if spec.softcap is not None:
+        lines.append("    s = softcap * torch.tanh(s / softcap)")
+    lines.append('    s = s.masked_fill(~seen.to(device), -float("inf"))')
+    if spec.sinks is not None:
+        lines.append("    s = torch.cat([s, sinks.double()[:, None, None].expand(-1, m, 1)], -1)")
+    return "\n".join(lines)
+
+
+_JUDGE = """out = (result[0] if isinstance(result, tuple) else result).reshape(-1, heads, dim_v).double()
+
+wrong = False
+for b, (n, m, mine) in enumerate(zip(total, query_lens, out.split(query_lens))):
+    k, v = (every[slots[b].to(device)].double().repeat_interleave(heads // kv_heads, 1) for every in (k_all, v_all))
+    s = torch.einsum("qhd,khd->hqk", queries[b].double(), k) * scale
+    own, key = torch.arange(n - m, n)[:, None], torch.arange(n)
+{reference}
+    p = torch.softmax(s, -1)[..., :n].nan_to_num()  # rows that see no key are zero
+    right = torch.einsum("hqk,khd->qhd", p, v)
+    error = float((mine - right).norm() / right.norm().clamp(min=1e-9)) if m else 0.0
+    bad = not error <= 0.02
+    wrong |= bad
+    print(f"sequence {{b}}, {{n}} keys: relative error {{error:.3g}}{{'  WRONG' if bad else ''}}")
+raise SystemExit(int(wrong))
+"""

@@ -1,0 +1,105 @@
+"""A script that stands alone: it runs without pagedbench, fails for a wrong kernel and not for a right one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pagedbench.errors import UsageError
+from pagedbench.layout.build import build_layout
+from pagedbench.runner.repro import KernelCall, function_call, library_call, script
+from pagedbench.scenario.loader import load_scenarios
+from pagedbench.scenario.model import PoolLayout, Scenario
+from pagedbench.words import AttnPath
+from tests.tensors.cells import docs_decode, scenario
+
+KERNEL = '''
+import torch
+
+
+def my_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, softmax_scale, causal, window_size, softcap=None, sinks=None):
+    """Dense attention, sequence by sequence, in fp32."""
+    out = torch.zeros(*q.shape[:2], v.shape[-1], dtype=q.dtype)
+    for b in range(len(cu_seqlens_q) - 1):
+        rows, keys = slice(cu_seqlens_q[b], cu_seqlens_q[b + 1]), slice(cu_seqlens_k[b], cu_seqlens_k[b + 1])
+        kb, vb = (t[keys].float().repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
+        m, n = len(q[rows]), len(kb)
+        s = torch.einsum("qhd,khd->hqk", q[rows].float(), kb) * softmax_scale
+        if softcap is not None:
+            s = softcap * torch.tanh(s / softcap)
+        gap = torch.arange(n - m, n)[:, None] - torch.arange(n)
+        hidden = (gap < 0) if causal else torch.zeros_like(gap, dtype=torch.bool)
+        if window_size[0] >= 0:
+            hidden |= gap > window_size[0]
+        s = s.masked_fill(hidden, -float("inf"))
+        if sinks is not None:
+            s = torch.cat([s, sinks[:, None, None].expand(-1, m, 1)], -1)
+        out[rows] = torch.einsum("hqk,khd->qhd", torch.softmax(s, -1)[..., :n].nan_to_num(), vb).to(q.dtype)
+    return out
+
+
+def wrong_varlen(**arguments):
+    return my_varlen(**{**arguments, "softmax_scale": 2 * arguments["softmax_scale"]})
+'''
+ARGUMENTS = ["q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "softmax_scale", "causal", "window_size"]
+
+
+def run(
+    tmp_path: Path, wanted: Scenario, function: str, more: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    call = function_call(tmp_path / "kernel.py", function, [*ARGUMENTS, *more])
+    file = tmp_path / "repro.py"
+    file.write_text(script(wanted, build_layout(wanted), AttnPath.VARLEN, call, "A title."))
+    return subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=False)
+
+
+CASES = [
+    (docs_decode(), ()),
+    (scenario((5, 3, 0, 1), (2, 33, 12, 20), append=False), ()),
+    (scenario((9, 1), (0, 40), attention={"window_size": (6, 0), "softcap": 2.0}), ("softcap",)),
+    (scenario(attention={"sinks": (1.0, 0.0, 3.0, -1.0)}, cache={"layout": PoolLayout(order="HND")}), ("sinks",)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("wanted", "more"), CASES, ids=range(len(CASES)))
+def test_a_right_kernel_exits_0_and_a_wrong_one_1(tmp_path: Path, wanted: Scenario, more: tuple[str, ...]) -> None:
+    right = run(tmp_path, wanted, "my_varlen", more)
+    assert right.returncode == 0, right.stdout + right.stderr
+    wrong = run(tmp_path, wanted, "wrong_varlen", more)
+    assert wrong.returncode == 1, wrong.stdout + wrong.stderr
+    assert "WRONG" in wrong.stdout
+
+
+def test_a_library_is_called_by_its_own_names() -> None:
+    call = library_call("flash-attn-3", docs_decode(), AttnPath.DECODE)
+    assert call.imports == "from flash_attn_interface import flash_attn_with_kvcache"
+    assert "page_table=block_table" in call.expression
+    assert call.appends
+    assert "block_table=block_table" in library_call("flash-attn", docs_decode(), AttnPath.DECODE).expression
+
+
+def test_a_script_has_some_forty_lines_and_is_valid_python() -> None:
+    (wanted,) = load_scenarios(["docs-decode"])
+    text = script(
+        wanted, build_layout(wanted), AttnPath.DECODE, library_call("flash-attn-3", wanted, AttnPath.DECODE), "T"
+    )
+    compile(text, "repro.py", "exec")
+    assert sum(bool(line.strip()) for line in text.splitlines()) <= 60
+    assert "import pagedbench" not in text
+
+
+@pytest.mark.parametrize("backend", ["flashinfer", "torch"])
+def test_a_backend_that_needs_the_tool_is_refused(backend: str) -> None:
+    with pytest.raises(UsageError, match="without pagedbench"):
+        library_call(backend, docs_decode(), AttnPath.DECODE)
+
+
+def test_what_a_script_cannot_say_is_refused() -> None:
+    padded = scenario((1, 1), (5, 0), padding_rows=1, cache={"trash_block": True})
+    with pytest.raises(UsageError, match="padding rows"):
+        script(padded, build_layout(padded), AttnPath.DECODE, KernelCall("", "", False), "")
