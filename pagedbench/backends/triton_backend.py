@@ -1,8 +1,8 @@
 """The `triton` backend: pagedbench's own kernels. The embedded default for decode on a GPU, and a worked example.
 
-This file is all that a kernel needs to become a backend: it says where it runs and what it cannot do, and turns a `Call`
-into the kernel's arguments. The kernels are in `triton_kernels/`. On a CPU they run in Triton's interpreter, which is
-slow but has the same reads, writes and masks.
+This file is all that a kernel needs to become a backend: it says where it runs and what it cannot do, and turns a
+`Call` into the kernel's arguments. The kernels are in `triton_kernels/`. On a CPU they run in Triton's interpreter,
+which is slow but has the same reads, writes and masks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class TritonBackend(Backend):
             return Availability(False, reason="triton is not installed: pip install 'pagedbench[triton]' (Linux)")
         found = version("triton")
         if device.startswith("cuda"):
-            return Availability(reason is None, found, reason) if (reason := _no_gpu()) else Availability(True, found)
+            reason = _no_gpu()
+            return Availability(reason is None, found, reason)
         if _interpreting() or "triton" not in sys.modules:
             return Availability(True, found, note="runs in Triton's interpreter: for correctness, not for speed")
         return Availability(
@@ -50,7 +51,7 @@ class TritonBackend(Backend):
         )
 
     def unsupported(self, spec: CallSpec) -> str | None:
-        """Any block size, length, table, group, window; limits are dtypes, head dims, and the interpreter's patience."""
+        """Any block size, length, table, group, window; limits are dtypes, head dims and the interpreter's patience."""
         if max(spec.head_dim, spec.head_dim_v) > MAX_HEAD_DIM:
             return f"head dim {max(spec.head_dim, spec.head_dim_v)}: the kernel takes at most {MAX_HEAD_DIM}"
         for name, dtype in (("q", spec.q_dtype), ("K and V", spec.kv_dtype)):

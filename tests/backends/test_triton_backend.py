@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
-pytest.importorskip("triton")
-
 from pagedbench.backends.base import Output
-from pagedbench.backends.triton_backend import TritonBackend
+from pagedbench.backends.triton_backend import MAX_INTERPRETED_TILES, TritonBackend
 from pagedbench.words import AttnPath
 
 from .calls import Batch, Made, make, make_spec
 
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BACKEND = TritonBackend()
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
@@ -66,7 +63,8 @@ CASES = {
     "prefill with a window": Batch((70,), (9,), num_heads=2, num_kv_heads=1, window_size=(30, 0)),
     "chunked prefill": Batch((40,), (100,), num_heads=4, num_kv_heads=1),
 }
-PATHS = {"decode": AttnPath.DECODE, "paged_varlen": AttnPath.PAGED_VARLEN}
+SPLIT = ("ragged", "one token each, more tiles than one", "some keys, some none", "window starts in a later tile",
+         "sinks", "everything", "chunked prefill")  # fmt: skip
 
 
 def run(made: Made) -> Output:
@@ -80,8 +78,7 @@ def expect_right(made: Made, output: Output, tolerance: float) -> None:
     assert (output.out[made.out == 0] == 0).all(), "a row that sees no key is exactly 0"
 
 
-@pytest.mark.parametrize("splits", [0, 3])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "splits"), [*((case, 0) for case in CASES), *((case, 3) for case in SPLIT)])
 def test_output_lse_and_append(case: str, splits: int) -> None:
     made = make(replace(CASES[case], num_splits=splits), AttnPath.PAGED_VARLEN, DEVICE)
     expect_right(made, run(made), TOLERANCE[torch.float32])
@@ -91,9 +88,62 @@ def test_output_lse_and_append(case: str, splits: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("case", ["one token each", "several tokens each", "everything", "chunked prefill"])
+@pytest.mark.parametrize("case", ["several tokens each", "everything"])
 def test_half_precision(case: str, dtype: torch.dtype) -> None:
     made = make(replace(CASES[case], dtype=dtype, head_dim=64), AttnPath.DECODE, DEVICE)
     output = run(made)
     assert output.out.dtype == dtype
     expect_right(made, output, TOLERANCE[dtype])
+
+
+def test_fp8_keys_and_scales() -> None:
+    """Quantised K and V: the answer is that of the values they stand for, times their scales."""
+    made = make(replace(DECODE, dtype=torch.float16, head_dim=16), AttnPath.DECODE, DEVICE)
+    call, fp8 = made.call, torch.float8_e4m3fn
+    for name in ("k_cache", "v_cache", "k_new", "v_new"):
+        setattr(call, name, getattr(call, name).to(fp8))
+    right = replace(call, **{name: getattr(call, name).half() for name in ("k_cache", "v_cache", "k_new", "v_new")})
+    right.k_new, right.k_cache = right.k_new * 0.5, right.k_cache * 0.5
+    call.k_scale, call.v_scale = 0.5, 2.0
+    ours, exact = BACKEND.decode(call, None), BACKEND.decode(right, None)
+    torch.testing.assert_close(ours.out, 2 * exact.out, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(ours.lse, exact.lse)
+
+
+def test_rows_of_a_padded_graph_write_nothing() -> None:
+    """A dead row has a table of -1: its new token has no slot."""
+    made = make(DECODE, AttnPath.DECODE, DEVICE)
+    before = made.call.k_cache.clone()
+    made.call.block_table.fill_(-1)
+    made.call.cache_seqlens.zero_()
+    output = run(made)
+    assert torch.equal(made.call.k_cache.view(torch.int32), before.view(torch.int32))
+    assert output.out.isfinite().all()
+
+
+def test_a_length_beyond_the_table_reads_nothing_past_it() -> None:
+    made = make(replace(DECODE, append=False, poison=0.0), AttnPath.DECODE, DEVICE)
+    made.call.total_seqlens.fill_(1 << 20)
+    made.call.block_table = made.call.block_table.clamp(min=0)
+    run(made)
+
+
+def test_out_memory_is_written() -> None:
+    made = make(DECODE, AttnPath.DECODE, DEVICE)
+    made.call.out = torch.full(made.out.shape, math.nan, dtype=DECODE.dtype, device=DEVICE)
+    assert run(made).out is made.call.out
+    assert made.call.out.isfinite().all()
+
+
+def test_what_is_refused_says_what_is_needed() -> None:
+    def reason(batch: Batch, device: str = "cuda") -> str | None:
+        return BACKEND.unsupported(make_spec(batch, "decode", device=device))
+
+    assert reason(DECODE) is None
+    assert reason(replace(DECODE, block_size=3, head_dim=80)) is None
+    assert "at most 256" in (reason(replace(DECODE, head_dim=320)) or "")
+    assert "float64" in (reason(replace(DECODE, dtype=torch.float64)) or "")
+    assert "at most" in (reason(replace(DECODE, num_splits=1000)) or "")
+    long = Batch((1,) * 64, (8192,) * 64)
+    assert reason(long) is None
+    assert f"{MAX_INTERPRETED_TILES:,}" in (reason(long, "cpu") or "")

@@ -3,15 +3,16 @@
 One kernel serves decode and prefill, because they differ only in how many query rows there are:
 
 - **Rows.** The query heads that share a KV head are packed with the query tokens into the rows of one matrix product
-  (row = token * group + head in group), so each key is read once for all of them, and tensor cores have rows to work on.
+  (row = token * group + head in group), so each key is read once for all of them, and tensor cores have rows to fill.
 - **Keys** come in tiles of TILE_KEYS, each key located on its own through the block table. So any block size works,
-  and tiles need not agree with blocks.
+  and tiles need not agree with blocks. Tiles that every row sees whole (nearly all, in a long sequence) go through a
+  loop without a mask; tiles at an edge of what is visible go through one with all of them.
 - **Splits.** With few sequences the keys of each are split over several programs; each leaves a normalised partial
   output and its log-sum-exp, and `combine.py` joins them. No atomics: equal calls give equal bits.
 - **Append.** New tokens are read from `k_new`/`v_new`, never from the pool, and one program stores each of them. No
   program reads a slot that another one writes, so the append needs neither a launch of its own nor an order.
 
-Scores are kept in base 2 (`exp2` is one instruction, `exp` is two).
+Scores are kept in base 2: `exp2` is one instruction, `exp` is two.
 """
 
 # Triton's decorator is untyped, and its kernels are a language of their own.
@@ -24,10 +25,14 @@ import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
+NONE = tl.constexpr(float("-inf"))  # the score of a key that a row does not see
+
+# These change from batch to batch: a kernel compiled anew for "1" or "a multiple of 16" would gain nothing.
+ANY_VALUE = ["left", "right", "total_q", "num_blocks", "table_columns", "table_stride", "row_tiles", "num_splits"]
 
 
-@triton.jit
-def attention_kernel(
+@triton.jit(do_not_specialize=ANY_VALUE)
+def attention_kernel(  # noqa: PLR0912, PLR0915 - a kernel is one function
     q_ptr, k_ptr, v_ptr, k_new_ptr, v_new_ptr, out_ptr, lse_ptr,
     cu_seqlens_q_ptr, seqlens_ptr, block_table_ptr, sinks_ptr, slopes_ptr,
     score_scale, softcap, v_scale, left, right,
@@ -39,7 +44,7 @@ def attention_kernel(
     BLOCK_SIZE: tl.constexpr, QUERY_LEN: tl.constexpr,
     APPEND: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, ALIBI: tl.constexpr,
     TILE_ROWS: tl.constexpr, TILE_KEYS: tl.constexpr, TILE_NEW: tl.constexpr,
-    PAD_DIM: tl.constexpr, PAD_DIM_V: tl.constexpr, DOT_DTYPE: tl.constexpr, INTERIOR: tl.constexpr,
+    PAD_DIM: tl.constexpr, PAD_DIM_V: tl.constexpr, DOT_DTYPE: tl.constexpr,
 ):  # fmt: skip
     """Attention of TILE_ROWS rows to one split of the keys of their sequence.
 
@@ -47,7 +52,7 @@ def attention_kernel(
     `lse` `(num_splits, total_q, num_heads)` are contiguous. `seqlens` are the keys in the cache: without the new tokens
     when APPEND. `score_scale` brings q·k to base 2, or, with SOFTCAP, to twice the argument of the tanh; `softcap` is
     the cap in base 2. `left`, `right` is the window, a large number where unlimited. QUERY_LEN is 0 for ragged queries.
-    DOT_DTYPE is that of the products' operands (fp8 is widened, the sums are fp32).
+    DOT_DTYPE is that of the products' operands (fp8 is widened); sums are fp32.
     """
     # Heads vary fastest: the heads of a token are neighbours in an NHD pool, and so are their programs in time.
     # The last row tile sees the most keys when causal: it starts first.
@@ -63,12 +68,13 @@ def attention_kernel(
     else:
         query_start = tl.load(cu_seqlens_q_ptr + sequence).to(tl.int32)
         query_len = tl.load(cu_seqlens_q_ptr + sequence + 1).to(tl.int32) - query_start
-    if row_tile * TILE_ROWS >= query_len * GROUP:
+    first_row = row_tile * TILE_ROWS
+    if first_row >= query_len * GROUP:
         return
 
-    rows = row_tile * TILE_ROWS + tl.arange(0, TILE_ROWS)
-    token = rows // GROUP
-    head = kv_head * GROUP + rows % GROUP
+    row = first_row + tl.arange(0, TILE_ROWS)
+    token = row // GROUP
+    head = kv_head * GROUP + row % GROUP
     row_exists = token < query_len
     q_row = q_ptr + (query_start + token).to(tl.int64) * q_token_stride + head * q_head_stride
     q = load_vectors(q_row, row_exists, HEAD_DIM, PAD_DIM).to(DOT_DTYPE)
@@ -83,103 +89,144 @@ def attention_kernel(
     v_new_head = v_new_ptr + query_start.to(tl.int64) * v_new_token_stride + kv_head * v_new_head_stride
 
     if APPEND and split == 0:
-        first_token = tl.cdiv(row_tile * TILE_ROWS, GROUP)
-        end_token = tl.minimum(tl.cdiv((row_tile + 1) * TILE_ROWS, GROUP), query_len)
-        for start in range(first_token, end_token, TILE_NEW):
-            new = start + tl.arange(0, TILE_NEW)
-            position = cached + new
-            fits = (new < end_token) & (position // BLOCK_SIZE < table_columns)
-            block = tl.load(table_row + position // BLOCK_SIZE, mask=fits, other=-1)
-            allocated = (block >= 0) & (block < num_blocks)
-            k_slot = slot_ptrs(k_head, block, position % BLOCK_SIZE, k_block_stride, k_slot_stride)
-            v_slot = slot_ptrs(v_head, block, position % BLOCK_SIZE, v_block_stride, v_slot_stride)
-            copy_vectors(k_new_head + new.to(tl.int64) * k_new_token_stride, k_slot, allocated, HEAD_DIM, PAD_DIM)
-            copy_vectors(v_new_head + new.to(tl.int64) * v_new_token_stride, v_slot, allocated, HEAD_DIM_V, PAD_DIM_V)
+        # The tokens whose first row is in this tile, so that each is stored once.
+        first = tl.cdiv(first_row, GROUP)
+        end = tl.minimum(tl.cdiv(first_row + TILE_ROWS, GROUP), query_len)
+        append_tokens(
+            k_head, k_new_head, table_row, cached, first, end, num_blocks, table_columns,
+            k_block_stride, k_slot_stride, k_new_token_stride, BLOCK_SIZE, TILE_NEW, HEAD_DIM, PAD_DIM,
+        )  # fmt: skip
+        append_tokens(
+            v_head, v_new_head, table_row, cached, first, end, num_blocks, table_columns,
+            v_block_stride, v_slot_stride, v_new_token_stride, BLOCK_SIZE, TILE_NEW, HEAD_DIM_V, PAD_DIM_V,
+        )  # fmt: skip
 
-    # The half-open range of keys that each row sees, aligned bottom-right, and that any row of the tile sees.
+    # The half-open range of keys that each row sees, aligned bottom-right; and that some row, and that all rows see.
     own = num_keys - query_len + token
     first_key = tl.maximum(own - left, 0)
     end_key = tl.minimum(own + right + 1, num_keys)
-    first_own = num_keys - query_len + row_tile * TILE_ROWS // GROUP
-    last_own = num_keys - query_len + tl.minimum((row_tile * TILE_ROWS + TILE_ROWS - 1) // GROUP, query_len - 1)
-    tile_first = tl.maximum(first_own - left, 0)
-    tile_end = tl.maximum(tl.minimum(last_own + right + 1, num_keys), tile_first)
+    first_own = num_keys - query_len + first_row // GROUP
+    last_own = num_keys - query_len + tl.minimum((first_row + TILE_ROWS - 1) // GROUP, query_len - 1)
+    some_first, all_first = tl.maximum(first_own - left, 0), tl.maximum(last_own - left, 0)
+    some_end, all_end = tl.minimum(last_own + right + 1, num_keys), tl.minimum(first_own + right + 1, num_keys)
 
-    aligned_first = tile_first // TILE_KEYS * TILE_KEYS
-    span = tl.cdiv(tl.cdiv(tile_end - aligned_first, TILE_KEYS), num_splits) * TILE_KEYS
-    begin = aligned_first + split * span
-    end = tl.minimum(begin + span, tile_end)
-    # Before `edge`, every row sees every key of a tile, so scores need no mask. A window has its edge on the left too:
-    # its tiles are few, and all of them are masked.
-    edge = begin
-    if INTERIOR and last_own - left <= begin:
-        shared_end = tl.minimum(first_own + right + 1, num_keys) // TILE_KEYS * TILE_KEYS
-        edge = tl.maximum(tl.minimum(shared_end, end), begin)
+    # This split's share of them, in whole tiles: edge tiles, then inner ones from `inner` to `inner_end`, then edges.
+    aligned = some_first // TILE_KEYS * TILE_KEYS
+    share = tl.cdiv(tl.cdiv(tl.maximum(some_end - aligned, 0), TILE_KEYS), num_splits) * TILE_KEYS
+    begin = aligned + split * share
+    end = tl.maximum(tl.minimum(begin + share, some_end), begin)
+    inner = tl.minimum(tl.maximum(tl.cdiv(all_first, TILE_KEYS) * TILE_KEYS, begin), end)
+    inner_end = tl.maximum(tl.minimum(tl.minimum(all_end, cached), end) // TILE_KEYS * TILE_KEYS, inner)
+    left_edges = tl.cdiv(inner - begin, TILE_KEYS)
+    edges = left_edges + tl.cdiv(tl.maximum(end - inner_end, 0), TILE_KEYS)
 
     # A sink is a score that every row sees and that has no value: it is where the softmax of the first split starts.
-    peak = tl.full([TILE_ROWS], float("-inf"), tl.float32)
+    peak = tl.full([TILE_ROWS], NONE, tl.float32)
     if SINKS and split == 0:
-        peak = tl.load(sinks_ptr + head, mask=row_exists, other=float("-inf")).to(tl.float32) * LOG2E
-    total = tl.where(peak > float("-inf"), 1.0, 0.0)
+        peak = tl.load(sinks_ptr + head, mask=row_exists, other=NONE).to(tl.float32) * LOG2E
+    total = tl.where(peak > NONE, 1.0, 0.0)
     acc = tl.zeros([TILE_ROWS, PAD_DIM_V], tl.float32)
 
-    for masked in tl.static_range(0 if INTERIOR else 1, 2):
-        for start in range(edge if masked else begin, end if masked else edge, TILE_KEYS):
-            key = start + tl.arange(0, TILE_KEYS)
-            # What no row sees is never loaded: a masked weight is 0, but 0 * NaN is NaN.
-            seen = (key >= tile_first) & (key < tile_end)
-            in_pool = seen & (key < cached)
-            block = tl.load(table_row + key // BLOCK_SIZE, mask=in_pool, other=0)
-            seen = seen & (block >= 0) & ((block < num_blocks) | (key >= cached))
-            k_slot = slot_ptrs(k_head, block, key % BLOCK_SIZE, k_block_stride, k_slot_stride)
-            v_slot = slot_ptrs(v_head, block, key % BLOCK_SIZE, v_block_stride, v_slot_stride)
-            if APPEND:
+    lane = tl.arange(0, TILE_KEYS)
+    for edge in tl.static_range(2):
+        # Edge tiles are few: prefetching them would only cost registers that the inner loop needs.
+        tiles = edges if edge else (inner_end - inner) // TILE_KEYS
+        for tile in tl.range(0, tiles, num_stages=1 if edge else None):
+            start = inner + tile * TILE_KEYS
+            if edge:
+                start = tl.where(tile < left_edges, begin, inner_end - left_edges * TILE_KEYS) + tile * TILE_KEYS
+            key = start + lane
+            if TILE_KEYS % BLOCK_SIZE == 0:  # the same offsets in every tile: the compiler computes them once
+                offset = lane % BLOCK_SIZE
+                column = start // BLOCK_SIZE + lane // BLOCK_SIZE
+            else:
+                offset = key % BLOCK_SIZE
+                column = key // BLOCK_SIZE
+            if edge:
+                # What no row sees is never loaded: a masked weight is 0, but 0 * NaN is NaN.
+                seen = (key >= some_first) & (key < some_end)
+                block = tl.load(table_row + column, mask=seen & (key < cached), other=0)
+                seen = seen & (((block >= 0) & (block < num_blocks)) | (key >= cached))
+            else:
+                seen = None
+                block = tl.load(table_row + column)
+            k_slot = slot_ptrs(k_head, block, offset, k_block_stride, k_slot_stride)
+            v_slot = slot_ptrs(v_head, block, offset, v_block_stride, v_slot_stride)
+            if edge and APPEND:
                 new = (key - cached).to(tl.int64)
                 k_slot = tl.where(key < cached, k_slot, k_new_head + new * k_new_token_stride)
                 v_slot = tl.where(key < cached, v_slot, v_new_head + new * v_new_token_stride)
-
             k = load_vectors(k_slot, seen, HEAD_DIM, PAD_DIM).to(DOT_DTYPE)
+            v = load_vectors(v_slot, seen, HEAD_DIM_V, PAD_DIM_V).to(DOT_DTYPE)
+
             scores = tl.dot(q, tl.trans(k), input_precision="ieee") * score_scale
             if SOFTCAP:
                 scores = softcap * (1 - 2 / (1 + tl.exp2(scores)))  # tanh(x), from exp(2x)
             if ALIBI:
                 slopes = tl.load(slopes_ptr + head, mask=row_exists, other=0.0).to(tl.float32) * LOG2E
                 scores -= slopes[:, None] * tl.abs(own[:, None] - key[None, :]).to(tl.float32)
-            if masked:
+            if edge:
                 visible = (key[None, :] >= first_key[:, None]) & (key[None, :] < end_key[:, None])
-                scores = tl.where(visible, scores, float("-inf"))
-
-            # Online softmax. A row that has seen no key yet has peak -inf: shifting by 0 avoids -inf - -inf = NaN.
-            new_peak = tl.maximum(peak, tl.max(scores, 1))
-            shift = tl.where(new_peak > float("-inf"), new_peak, 0.0)
-            weights = tl.exp2(scores - shift[:, None])
-            keep = tl.exp2(peak - shift)
-            total = total * keep + tl.sum(weights, 1)
-            peak = new_peak
-            v = load_vectors(v_slot, seen, HEAD_DIM_V, PAD_DIM_V).to(DOT_DTYPE)
+                scores = tl.where(visible, scores, NONE)
+            weights, keep, peak, total = online_softmax(scores, peak, total)
             acc = tl.dot(weights.to(DOT_DTYPE), v, acc * keep[:, None], input_precision="ieee")
 
     # A row that saw nothing: total is 0, the output exactly 0, the log-sum-exp -inf.
-    saw_any = total > 0
-    divisor = tl.where(saw_any, total, 1.0)
-    lse = tl.where(saw_any, (peak + tl.log2(divisor)) * LN2, float("-inf"))
-    row = (split.to(tl.int64) * total_q + query_start + token) * (NUM_KV_HEADS * GROUP) + head
-    tl.store(lse_ptr + row, lse, mask=row_exists)
-    store_vectors(out_ptr + row * HEAD_DIM_V, acc * (v_scale / divisor)[:, None], row_exists, HEAD_DIM_V, PAD_DIM_V)
+    divisor = tl.where(total > 0, total, 1.0)
+    lse = tl.where(total > 0, (peak + tl.log2(divisor)) * LN2, NONE)
+    out_row = (split.to(tl.int64) * total_q + query_start + token) * (NUM_KV_HEADS * GROUP) + head
+    tl.store(lse_ptr + out_row, lse, mask=row_exists)
+    store_vectors(out_ptr + out_row * HEAD_DIM_V, acc * (v_scale / divisor)[:, None], row_exists, HEAD_DIM_V, PAD_DIM_V)
+
+
+@triton.jit
+def online_softmax(scores, peak, total):
+    """One step: (weights of these scores, the factor for what was summed before, the new peak, the new total)."""
+    new_peak = tl.maximum(peak, tl.max(scores, 1))
+    # A row that has seen no key yet has the peak -inf: shifting by 0 avoids -inf - -inf = NaN.
+    shift = tl.where(new_peak > NONE, new_peak, 0.0)
+    weights = tl.exp2(scores - shift[:, None])
+    keep = tl.exp2(peak - shift)
+    return weights, keep, new_peak, total * keep + tl.sum(weights, 1)
+
+
+@triton.jit
+def append_tokens(
+    head_ptr, new_ptr, table_row, cached, first, end, num_blocks, table_columns, block_stride, slot_stride, new_stride,
+    BLOCK_SIZE: tl.constexpr, TILE_NEW: tl.constexpr, DIM: tl.constexpr, PAD_DIM: tl.constexpr,
+):  # fmt: skip
+    """Copy the new tokens from `first` to `end` into their slots, bit by bit.
+
+    A slot that the table does not have is left out: the rows of a padded CUDA graph have tables of -1.
+    """
+    for start in range(first, end, TILE_NEW):
+        token = start + tl.arange(0, TILE_NEW)
+        position = cached + token
+        fits = (token < end) & (position >= 0) & (position // BLOCK_SIZE < table_columns)
+        block = tl.load(table_row + position // BLOCK_SIZE, mask=fits, other=-1)
+        exists = (block >= 0) & (block < num_blocks)
+        values = load_vectors(new_ptr + token.to(tl.int64) * new_stride, exists, DIM, PAD_DIM)
+        slot = slot_ptrs(head_ptr, block, position % BLOCK_SIZE, block_stride, slot_stride)
+        store_vectors(slot, values, exists, DIM, PAD_DIM)
 
 
 @triton.jit
 def slot_ptrs(head_ptr, block, offset, block_stride, slot_stride):
     """Where slots begin. In 64 bits: a pool has more than 2**31 elements long before it has 2**31 blocks."""
-    return head_ptr + block.to(tl.int64) * block_stride + offset.to(tl.int64) * slot_stride
+    return (head_ptr + offset.to(tl.int64) * slot_stride) + block.to(tl.int64) * block_stride
 
 
 @triton.jit
 def vector_mask(exists, DIM: tl.constexpr, PAD_DIM: tl.constexpr):
-    """`(n, PAD_DIM)` mask: tiles are powers of two, head dims such as 80 or 192 are not."""
-    mask = exists[:, None]
-    if DIM < PAD_DIM:
-        mask = mask & (tl.arange(0, PAD_DIM) < DIM)[None, :]
+    """Mask of `(n, PAD_DIM)`: which vectors exist, None for all, and which of their elements.
+
+    Tiles are powers of two; head dims such as 80 or 192 are not.
+    """
+    if DIM == PAD_DIM:
+        mask = None if exists is None else exists[:, None]
+    else:
+        inside = (tl.arange(0, PAD_DIM) < DIM)[None, :]
+        mask = inside if exists is None else exists[:, None] & inside
     return mask
 
 
@@ -187,7 +234,12 @@ def vector_mask(exists, DIM: tl.constexpr, PAD_DIM: tl.constexpr):
 def load_vectors(ptrs, exists, DIM: tl.constexpr, PAD_DIM: tl.constexpr):
     """`(n, PAD_DIM)`: the DIM elements at each pointer, zeros where nothing is to be read."""
     dims = tl.arange(0, PAD_DIM)
-    return tl.load(ptrs[:, None] + dims[None, :], mask=vector_mask(exists, DIM, PAD_DIM), other=0.0)
+    mask = vector_mask(exists, DIM, PAD_DIM)
+    if mask is None:
+        values = tl.load(ptrs[:, None] + dims[None, :])
+    else:
+        values = tl.load(ptrs[:, None] + dims[None, :], mask=mask, other=0.0)
+    return values
 
 
 @triton.jit
@@ -196,9 +248,3 @@ def store_vectors(ptrs, values, exists, DIM: tl.constexpr, PAD_DIM: tl.constexpr
     dims = tl.arange(0, PAD_DIM)
     values = values.to(ptrs.dtype.element_ty)
     tl.store(ptrs[:, None] + dims[None, :], values, mask=vector_mask(exists, DIM, PAD_DIM))
-
-
-@triton.jit
-def copy_vectors(source, target, exists, DIM: tl.constexpr, PAD_DIM: tl.constexpr):
-    """Copy DIM elements from each source pointer to its target, bit by bit."""
-    store_vectors(target, load_vectors(source, exists, DIM, PAD_DIM), exists, DIM, PAD_DIM)

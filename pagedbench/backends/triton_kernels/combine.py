@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "num_splits"])
 def combine_kernel(
     partial_out_ptr, partial_lse_ptr, out_ptr, lse_ptr, num_rows, num_splits,
     HEAD_DIM_V: tl.constexpr, PAD_DIM_V: tl.constexpr, PAD_SPLITS: tl.constexpr,

@@ -1,12 +1,20 @@
 """Chooses tiles, splits and warps from the shape of the batch alone: no tuning run, no look at lengths on the device.
 
 Plain arithmetic without Triton, so that the rule can be read and tested anywhere. The constants were measured on an
-H200 (132 multiprocessors, 228 KiB of shared memory each); `benchmarks/triton_decode.py` measures them again.
+H200; `benchmarks/triton_decode.py` shows what they give on another GPU.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a GPU has: multiprocessors, and bytes of shared memory that one program can have."""
+
+    multiprocessors: int
+    shared_memory: int
 
 
 @dataclass(frozen=True)
@@ -22,59 +30,127 @@ class Shape:
     element_size: int
     max_seqlen_q: int
     max_seqlen_k: int
-    multiprocessors: int
     num_splits: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Query rows for one KV head of the longest query."""
+        return self.max_seqlen_q * self.group
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of one K or V vector in a tile: padded to a power of two."""
+        return max(next_power_of_2(self.head_dim), next_power_of_2(self.head_dim_v)) * self.element_size
+
+    def programs(self, tile_rows: int) -> int:
+        """Programs without splits, if all queries were as long as the longest."""
+        return self.batch * self.num_kv_heads * -(-self.rows // tile_rows)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a program's work is cut. `resident` is how many programs are meant to share a multiprocessor: while some wait
+    for memory the others calculate, and with more than two of them registers must be rationed."""
+
+    rows: int
+    keys: int
+    num_warps: int
+    num_stages: int
+    resident: int
+
+    @property
+    def max_registers(self) -> int:
+        """Registers for a thread, so that `resident` programs fit into the 65,536 of a multiprocessor."""
+        return min(255, 65536 // (32 * self.num_warps * self.resident) // 8 * 8)
+
+    def shared_memory(self, vector_bytes: int) -> int:
+        """About the bytes of shared memory that it takes: q, and pairs of K and V tiles.
+
+        Triton gives loads that wait for another load (here: for the block table) one buffer for two stages; the loop
+        over edge tiles has one pair of its own.
+        """
+        pairs = (self.num_stages - 1) // 2 + 1
+        return vector_bytes * (self.rows + 2 * pairs * self.keys)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How the kernel is cut. `interior` compiles a loop of its own for tiles that need no mask: worth it where the
-    arithmetic is the limit, not where it only waits for memory."""
+    """A tile, and over how many programs the keys of a sequence are split."""
 
-    tile_rows: int
-    tile_keys: int
+    tile: Tile
     num_splits: int
-    num_warps: int
-    num_stages: int
-    interior: bool = False
 
 
-MAX_SPLITS = 128
-MIN_KEYS_PER_SPLIT = 256
-# Rows up to which the step is short of memory bandwidth rather than of arithmetic.
+# Decode is short of memory bandwidth, up to this many rows.
 FEW_ROWS = 64
-# Programs that one multiprocessor holds at a time with the tiles chosen below.
-RESIDENT_PROGRAMS = 2
+MAX_SPLITS = 128
+# A split of fewer keys for each row than this costs more in the combination than it gains.
+KEYS_PER_SPLIT_AND_ROW = 4
+GOOD_ENOUGH = 0.85
+# Prefill is short of arithmetic: large tiles, the largest that fits first.
+PREFILL_TILES = (
+    Tile(rows=256, keys=64, num_warps=8, num_stages=5, resident=1),
+    Tile(rows=128, keys=64, num_warps=8, num_stages=5, resident=1),
+    Tile(rows=128, keys=32, num_warps=8, num_stages=5, resident=1),
+    Tile(rows=64, keys=32, num_warps=4, num_stages=3, resident=2),
+)
+# fp32 has no tensor cores that round as IEEE does: small tiles, for checking rather than for speed.
+FP32_TILE = Tile(rows=16, keys=16, num_warps=4, num_stages=3, resident=2)
 
 
-def choose_settings(shape: Shape) -> Settings:
+def choose_settings(shape: Shape, device: Device) -> Settings:
     """Settings for one call."""
-    rows = shape.max_seqlen_q * shape.group
-    padded_dim = max(next_power_of_2(shape.head_dim), next_power_of_2(shape.head_dim_v))
-    wide = padded_dim * shape.element_size > 256  # bytes of one K or V row: head dim 128 in 16 bits is the common case
-    if rows > FEW_ROWS:
-        return _many_rows(shape, rows, wide)
-    tile_rows = max(16, next_power_of_2(rows))
-    tile_keys = 32 if wide else 64
-    splits = choose_splits(shape, shape.batch * shape.num_kv_heads)
-    return Settings(tile_rows, tile_keys, splits, num_warps=2 if tile_rows == 16 else 4, num_stages=4)
+    tile = choose_tile(shape, device)
+    return Settings(tile, choose_splits(shape, tile, device))
 
 
-def _many_rows(shape: Shape, rows: int, wide: bool) -> Settings:
-    """Prefill: the limit is arithmetic, tiles are large."""
-    tile_rows = 128
-    programs = shape.batch * shape.num_kv_heads * -(-rows // tile_rows)
-    splits = choose_splits(shape, programs)
-    return Settings(tile_rows, 32 if wide else 64, splits, num_warps=8, num_stages=3, interior=True)
+def choose_tile(shape: Shape, device: Device) -> Tile:
+    """The tile: by dtype, by how many rows there are, and by what fits."""
+    if shape.element_size > 2:
+        return FP32_TILE
+    if shape.rows > FEW_ROWS:
+        return _prefill_tile(shape, device)
+    rows = max(16, next_power_of_2(shape.rows))
+    wide = shape.vector_bytes > 256
+    if rows == 16 and not wide and shape.max_seqlen_k <= 128 and shape.programs(rows) <= 2 * device.multiprocessors:
+        # All keys in one tile, and no queue for the multiprocessors: what counts is the time of a single step.
+        return Tile(rows, keys=128, num_warps=4, num_stages=3, resident=2)
+    resident = {16: 4, 32: 2 if wide else 3}.get(rows, 2)
+    return Tile(rows, keys=32 if wide else 64, num_warps=4, num_stages=3, resident=resident)
 
 
-def choose_splits(shape: Shape, programs: int) -> int:
-    """How many programs share the keys of one sequence: as many as fill the multiprocessors, each with work enough."""
+def _prefill_tile(shape: Shape, device: Device) -> Tile:
+    """The largest tile that fits into shared memory, has rows to fill, and leaves no multiprocessor without work."""
+    fits = [
+        tile
+        for tile in PREFILL_TILES
+        if tile.shared_memory(shape.vector_bytes) <= device.shared_memory and tile.rows <= next_power_of_2(shape.rows)
+    ]
+    busy = [tile for tile in fits if shape.programs(tile.rows) >= device.multiprocessors]
+    not_too_tall = [tile for tile in fits if tile.rows <= 128]
+    return (busy or not_too_tall or [PREFILL_TILES[-1]])[0]
+
+
+def choose_splits(shape: Shape, tile: Tile, device: Device) -> int:
+    """How many programs share the keys of a sequence: the fewest that keep the multiprocessors about as busy as any.
+
+    Programs run in waves of `resident` on each multiprocessor; what counts is how full the waves are. Each split leaves
+    a partial result to combine, so one more must be worth it.
+    """
     if shape.num_splits > 0:
         return shape.num_splits
-    room = RESIDENT_PROGRAMS * shape.multiprocessors // max(programs, 1)
-    worthwhile = shape.max_seqlen_k // MIN_KEYS_PER_SPLIT
-    return max(1, min(room, worthwhile, MAX_SPLITS))
+    programs = max(shape.programs(tile.rows), 1)
+    at_once = tile.resident * device.multiprocessors
+    most = min(MAX_SPLITS, shape.max_seqlen_k // max(tile.keys, KEYS_PER_SPLIT_AND_ROW * tile.rows))
+
+    def fullness(splits: int) -> float:
+        return splits * programs / (-(-splits * programs // at_once) * at_once)
+
+    # Splits are made of whole tiles: of 64 tiles, 48 splits would take two each, and 16 of them none.
+    tiles = max(-(-shape.max_seqlen_k // tile.keys), 1)
+    choices = [splits for splits in range(1, max(most, 1) + 1) if -(-tiles // -(-tiles // splits)) == splits]
+    enough = GOOD_ENOUGH * max(map(fullness, choices))
+    return next(splits for splits in choices if fullness(splits) >= enough)
 
 
 def next_power_of_2(n: int) -> int:

@@ -1,4 +1,4 @@
-"""Launches the kernels: shapes and strides in, output and log-sum-exp out. No attention here, and no look at the device.
+"""Launches the kernels: shapes and strides in, output and log-sum-exp out. No attention here, no wait for the device.
 
 Importing this module defines the kernels; see the package's docstring for why that matters.
 """
@@ -17,13 +17,17 @@ import triton.language as tl
 
 from pagedbench.backends.triton_kernels.attention import attention_kernel
 from pagedbench.backends.triton_kernels.combine import combine_kernel
-from pagedbench.backends.triton_kernels.heuristics import Settings, Shape, choose_settings, next_power_of_2
+from pagedbench.backends.triton_kernels.heuristics import Device, Settings, Shape, choose_settings, next_power_of_2
 
 LOG2E = math.log2(math.e)
 # "No limit" for a window, small enough that a key's position and it add up within 31 bits.
 FAR = 1 << 30
 # New tokens that a program copies at a time.
 APPEND_TILE = 16
+# What every GPU with tensor cores for bfloat16 can give to one program.
+SMALL_SHARED_MEMORY = 99 << 10
+# The dtype of the operands of products, by that of q; fp8 is widened to bfloat16.
+DOT_DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -83,18 +87,22 @@ class PagedBatch:
             group=self.group,
             head_dim=self.q.shape[2],
             head_dim_v=self.v_cache.shape[3],
-            element_size=self.q.element_size(),
+            # fp8 is widened; the interpreter walks through the tiles of 16-bit dtypes whatever it calculates in.
+            element_size=4 if self.q.dtype is torch.float32 and self.q.is_cuda else 2,
             max_seqlen_q=self.max_seqlen_q,
             max_seqlen_k=min(self.max_seqlen_k, left + right + self.max_seqlen_q),
-            multiprocessors=multiprocessors(self.q.device),
             num_splits=self.num_splits,
         )
 
 
 @functools.cache
-def multiprocessors(device: torch.device) -> int:
-    """Multiprocessors of a device; 1 for a CPU, where the interpreter runs one program after the other."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+def device_of(device: torch.device) -> Device:
+    """What the heuristics know of a device. A CPU counts as small: the interpreter runs one program after another."""
+    if device.type == "cpu":
+        return Device(multiprocessors=1, shared_memory=SMALL_SHARED_MEMORY)
+    properties = torch.cuda.get_device_properties(device)
+    shared = getattr(properties, "shared_memory_per_block_optin", SMALL_SHARED_MEMORY)
+    return Device(properties.multi_processor_count, shared)
 
 
 def paged_attention(
@@ -106,39 +114,52 @@ def paged_attention(
     `(total_q, num_heads)` fp32, natural logarithm, −inf for rows that see no key. Does not synchronise.
     """
     total_q, num_heads, _ = batch.q.shape
-    head_dim_v = batch.v_cache.shape[3]
-    out = batch.q.new_empty((total_q, num_heads, head_dim_v)) if out is None else out
+    out = batch.q.new_empty((total_q, num_heads, batch.v_cache.shape[3])) if out is None else out
     lse = torch.empty((total_q, num_heads), dtype=torch.float32, device=batch.q.device)
     if batch.batch == 0 or total_q == 0:
         return out, lse
-    settings = settings or choose_settings(batch.shape())
-    if settings.num_splits == 1:
+    settings = settings or choose_settings(batch.shape(), device_of(batch.q.device))
+    if out.is_cuda:
+        _launch(batch, settings, out, lse)
+    else:
+        # The interpreter cuts fp32 off to bfloat16 where a GPU rounds.
+        exact = out.float()
+        _launch(batch, settings, exact, lse)
+        out.copy_(exact)
+    return out, lse
+
+
+def _launch(batch: PagedBatch, settings: Settings, out: torch.Tensor, lse: torch.Tensor) -> None:
+    """One launch, or with splits two: the partial results, then their combination."""
+    splits = settings.num_splits
+    if splits == 1:
         _attend(batch, settings, out, lse)
-        return out, lse
-    partial_out = torch.empty((settings.num_splits, *out.shape), dtype=torch.float32, device=out.device)
-    partial_lse = torch.empty((settings.num_splits, *lse.shape), dtype=torch.float32, device=out.device)
+        return
+    partial_out = torch.empty((splits, *out.shape), dtype=torch.float32, device=out.device)
+    partial_lse = torch.empty((splits, *lse.shape), dtype=torch.float32, device=out.device)
     _attend(batch, settings, partial_out, partial_lse)
-    pad_splits, pad_dim_v = next_power_of_2(settings.num_splits), next_power_of_2(head_dim_v)
-    combine_kernel[(total_q * num_heads,)](
+    head_dim_v = out.shape[2]
+    pad_splits, pad_dim_v = next_power_of_2(splits), next_power_of_2(head_dim_v)
+    combine_kernel[(lse.numel(),)](
         partial_out,
         partial_lse,
         out,
         lse,
-        total_q * num_heads,
-        settings.num_splits,
+        lse.numel(),
+        splits,
         HEAD_DIM_V=head_dim_v,
         PAD_DIM_V=pad_dim_v,
         PAD_SPLITS=pad_splits,
         num_warps=4 if pad_splits * pad_dim_v <= 8192 else 8,
     )
-    return out, lse
 
 
 def _attend(batch: PagedBatch, settings: Settings, out: torch.Tensor, lse: torch.Tensor) -> None:
     """Launch the attention kernel; `out` and `lse` have a leading dimension for splits if there are several."""
     total_q, _, head_dim = batch.q.shape
     num_blocks, block_size, num_kv_heads, head_dim_v = batch.v_cache.shape
-    row_tiles = -(-batch.max_seqlen_q * batch.group // settings.tile_rows)
+    tile = settings.tile
+    row_tiles = -(-batch.max_seqlen_q * batch.group // tile.rows)
     score_scale, softcap = _score_scale(batch)
     # Where nothing is appended the kernel never looks at k_new and v_new: any tensor serves.
     k_new = batch.q if batch.k_new is None else batch.k_new
@@ -181,15 +202,15 @@ def _attend(batch: PagedBatch, settings: Settings, out: torch.Tensor, lse: torch
         SOFTCAP=batch.softcap is not None,
         SINKS=batch.sinks is not None,
         ALIBI=batch.alibi_slopes is not None,
-        TILE_ROWS=settings.tile_rows,
-        TILE_KEYS=settings.tile_keys,
+        TILE_ROWS=tile.rows,
+        TILE_KEYS=tile.keys,
         TILE_NEW=min(APPEND_TILE, next_power_of_2(batch.max_seqlen_q)),
         PAD_DIM=max(16, next_power_of_2(head_dim)),
         PAD_DIM_V=max(16, next_power_of_2(head_dim_v)),
         DOT_DTYPE=_dot_dtype(batch.q),
-        INTERIOR=settings.interior,
-        num_warps=settings.num_warps,
-        num_stages=settings.num_stages,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+        maxnreg=tile.max_registers,
     )
 
 
@@ -206,5 +227,4 @@ def _dot_dtype(q: torch.Tensor) -> Any:
 
     NumPy, which the interpreter calculates with, has no bfloat16.
     """
-    on_tensor_cores = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-    return on_tensor_cores.get(q.dtype, tl.float32) if q.is_cuda else tl.float32
+    return DOT_DTYPES.get(q.dtype, tl.bfloat16) if q.is_cuda else tl.float32
