@@ -9,6 +9,7 @@ in all of V the roundings of a row have one direction. Nothing here looks at wha
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -54,7 +55,7 @@ def row_budget(reference: Reference, attention: Attention, traits: Traits) -> Ro
 
 def score_unit(attention: Attention, traits: Traits) -> float:
     """The relative error of a score: fp32 accumulation, two roundings to the input dtype, a tanh of the hardware."""
-    rounding = 2**0.5 * UNIT[attention.dtype] if traits.score_rounding else 0.0
+    rounding = 2 * UNIT[attention.dtype] if traits.score_rounding else 0.0
     tanh = traits.tanh_error if attention.softcap is not None else 0.0
     return float((_SCORE_IN_FP32**2 + rounding**2 + tanh**2) ** 0.5)
 
@@ -63,14 +64,14 @@ def _lse_budget(reference: Reference, height: torch.Tensor, unit_s: float) -> to
     """LSE is fp32 and computed in fp32: some roundings at the size of the scores and of the LSE, a sum of n weights
     (whose error grows like √n), and the scores' own error, which all scores of a row may share."""
     roundings = 16 * (height + reference.lse.abs()) + reference.visible.double().sqrt()[:, None]
-    return _FP32 * roundings + unit_s * height
+    return _FP32 * roundings + SLACK * unit_s * height
 
 
 def _subnormal(reference: Reference, attention: Attention, traits: Traits) -> torch.Tensor | float:
     """Absolute error below fp16's smallest normal number: of the output, and of weights rounded as such."""
     if attention.dtype != "float16":
         return 0.0
-    floor = SLACK * _FP16_LEAST_HALF * attention.head_dim_v**0.5
+    floor = SLACK * _FP16_LEAST_HALF * math.sqrt(attention.head_dim_v)
     if not traits.score_rounding:
         return floor
     # Weights divided by their sum before they are rounded: a p of 1/131,072 has a bit or two left.
