@@ -112,15 +112,14 @@ def _judge_once(request: Request, store: RecordStore | None, done: Mapping[str, 
 
 def conclude(result: RunResult, files: OutputFiles, gate: Gate) -> None:
     """Show a result, write the files asked for, and leave with the exit code that it deserves."""
+    try:
+        make_console().print(render(one_a_cell(result.records)))
+    finally:  # the reader of a pipe may have gone, which is no reason to lose the files
+        files.write(result.records)
     comparison = None
     if gate.baseline is not None and result.interrupted_by is None:
         comparison = compare_records(result.records, gate.baseline, across=gate.across)
-    try:
-        make_console().print(render(one_a_cell(result.records)))
-        if comparison is not None:
-            make_console().print(render_changes(comparison))
-    finally:  # the reader of a pipe may have gone, which is no reason to lose the files
-        files.write(result.records)
+        make_console().print(render_changes(comparison))
     warnings = make_console(stderr=True)
     unmet = gate.unmet(result.records, comparison)
     for sentence in unmet:

@@ -42,12 +42,12 @@ def limit_address_space(need: int, threads: int) -> int:
     return growth
 
 
-def resident_bytes(pid: int) -> int:
-    """Resident memory of a process and its descendants; 0 when it is gone."""
+def resident_bytes(pid: int, *, family: bool) -> int:
+    """Resident memory of a process, with its descendants on request (slow: it looks at all processes); 0 if gone."""
     try:
         process = psutil.Process(pid)
-        family = [process, *process.children(recursive=True)]
-        return sum(member.memory_info().rss for member in family)
+        members = [process, *process.children(recursive=True)] if family else [process]
+        return int(sum(member.memory_info().rss for member in members))
     except psutil.Error:
         return 0
 

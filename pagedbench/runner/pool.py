@@ -21,7 +21,7 @@ from pagedbench.runner.sanitize import SLOWDOWN, fold_findings, sanitizer_comman
 from pagedbench.words import Verdict
 
 START_SECONDS = 180.0  # importing torch and its libraries from a cold network disk
-RESOLVE_SECONDS = 120.0
+REQUEST_SECONDS = 120.0
 MEMORY_SHARE = 0.85  # of the host memory that is free at the start: a worker that takes more is stopped
 SANITIZER_OUTPUT = 4 << 20
 
@@ -54,6 +54,7 @@ class Workers:
         self._wrapper = sanitizer_command(options.sanitizer) if options.sanitizer else ()
         self._memory_limit = options.memory_limit or int(host_memory_available() * MEMORY_SHARE)
         self._hello: Message | None = None
+        self._environment: dict[str, Any] | None = None
         self._process: WorkerProcess | None = self._start()
 
     def __enter__(self) -> Workers:
@@ -72,22 +73,30 @@ class Workers:
     @property
     def environment(self) -> dict[str, Any]:
         """What the worker says of the machine."""
-        return dict(self._ready()["environment"])
+        if self._environment is None:
+            self._environment = self._request({"do": "environment", "device": self.device})["environment"]
+        return dict(self._environment)
 
     def resolve(self, targets: Sequence[str], paths: Sequence[str]) -> list[ResolvedTarget]:
         """The backends that the names mean; the device's defaults for none. Raises `UsageError` for a wrong name."""
         message = {"do": "resolve", "targets": list(targets), "paths": list(paths), "device": self.device}
+        reply = self._request(message)
+        return [ResolvedTarget.from_message(target) for target in reply["targets"]]
+
+    def _request(self, message: Message) -> Message:
+        """The reply to a question of the parent's own. Raises `UsageError` when it is refused or ends the worker."""
         worker = self._live()
         try:
             worker.send(message)
-            reply = worker.receive(RESOLVE_SECONDS)
+            reply = worker.receive(REQUEST_SECONDS)
         except WorkerGone as gone:
             said = worker.output()
             self._discard()
-            raise UsageError(f"loading {', '.join(targets)} failed: {gone.reason}\n{said}".rstrip()) from None
+            asked = " ".join(message.get("targets", [])) or message["do"]
+            raise UsageError(f"loading {asked} failed: {gone.reason}\n{said}".rstrip()) from None
         if reply["event"] == "refused":
             raise UsageError(reply["message"], reply["hint"])
-        return [ResolvedTarget.from_message(target) for target in reply["targets"]]
+        return reply
 
     def judge(self, job: Job, compile_seconds: float, on_stage: Callable[[str], None]) -> CellRecord:
         """The record of one cell. `on_stage` is told the name of each stage as it begins."""

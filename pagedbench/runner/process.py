@@ -98,7 +98,7 @@ class WorkerProcess:
         if os.fstat(self._output.fileno()).st_size > _OUTPUT_CAP:
             self._output.truncate(0)
             self._output_start = 0
-        if self._memory_limit is not None and (used := resident_bytes(self.pid)) > self._memory_limit:
+        if self._memory_limit is not None and (used := self._resident_bytes()) > self._memory_limit:
             self.kill()
             raise WorkerGone(
                 f"stopped: it used {used / GIB:.1f} GiB of host memory, the limit is {self._memory_limit / GIB:.1f} GiB"
@@ -106,6 +106,10 @@ class WorkerProcess:
         if time.monotonic() > deadline:
             self.kill()
             raise WorkerGone(f"no answer within {seconds:g} s", timed_out=True)
+
+    def _resident_bytes(self) -> int:
+        """Memory of the worker; of all its family under a wrapper, which starts the worker as a child."""
+        return resident_bytes(self.pid, family=self._wrapped)
 
     def _end_of_life(self) -> str:
         """Why the worker is gone, as a sentence."""

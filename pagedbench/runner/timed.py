@@ -112,7 +112,7 @@ def _fill_in(record: CellRecord, measurement: Measurement, work: Work) -> None:
     record.limit_share = measurement.roofline.share if measurement.roofline else None
     if measurement.launch_bound and measurement.call is not None:
         record.warnings.append(
-            f"launch-bound: the host takes {measurement.call.median / 1e3:.1f} µs to start a call that the device does in "
+            f"launch-bound: the host takes {measurement.call.median / 1e3:.1f} µs to start what the device does in "
             f"{kernel.median / 1e3:.1f} µs"
         )
     record.warnings.extend(w for w in measurement.warnings if w.startswith("kernel"))

@@ -2,9 +2,9 @@
 
 Started as `python -m pagedbench.runner.worker READ_FD WRITE_FD PARENT_PID DEVICE`.
 
-It answers four requests: `resolve` (which backends do these names mean, and what can they do), `cell` (judge one),
-`versus` (time several side by side) and `exit`. Judging is `cell.py`'s, comparing `versus.py`'s; this module keeps the
-process: its ties to the parent, and when it is used up.
+It answers these requests: `environment` (versions and hardware), `resolve` (which backends do these names mean, and
+what can they do), `cell` (judge one), `versus` (time several side by side) and `exit`. Judging is `cell.py`'s, comparing
+`versus.py`'s; this module keeps the process: its ties to the parent, and when it is used up.
 """
 
 from __future__ import annotations
@@ -23,20 +23,28 @@ from pagedbench.runner.protocol import Channel, ChannelClosed, Job, Message
 
 def serve(channel: Channel, wanted_device: str) -> bool:
     """Answer requests until there are no more, or until this process is spent (then True)."""
-    from pagedbench.runner.environment import choose_device, collect  # torch, after the ties to the parent are made
+    from pagedbench.runner.environment import choose_device  # torch, after the ties to the parent are made
 
     try:
         device = choose_device(wanted_device)
     except UsageError as error:
         channel.send({"event": "refused", "message": error.message, "hint": error.hint})
         return False
-    channel.send({"event": "ready", "device": device, "environment": collect(device)})
+    channel.send({"event": "ready", "device": device})
     while True:
         request = channel.receive()
         if request is None or request["do"] == "exit":
             return False
         if _HANDLERS[request["do"]](channel, request):
             return True
+
+
+def _environment(channel: Channel, request: Message) -> bool:
+    """Reply with versions and hardware: asked for once a run, since the driver takes its time to answer."""
+    from pagedbench.runner.environment import collect
+
+    channel.send({"event": "environment", "environment": collect(request["device"])})
+    return False
 
 
 def _resolve(channel: Channel, request: Message) -> bool:
@@ -83,7 +91,7 @@ def _versus(channel: Channel, request: Message) -> bool:
     return False
 
 
-_HANDLERS = {"resolve": _resolve, "cell": _cell, "versus": _versus}
+_HANDLERS = {"environment": _environment, "resolve": _resolve, "cell": _cell, "versus": _versus}
 
 
 def main(arguments: list[str]) -> None:

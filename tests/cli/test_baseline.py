@@ -1,0 +1,112 @@
+"""`baseline` and `check --baseline`: three processes, a refusal elsewhere, exit 4 only beyond doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pagedbench.results.record import CellRecord
+from pagedbench.runner.protocol import Job
+from pagedbench.words import Verdict
+
+from .conftest import Command, FakeWorkers
+
+
+class Timer:
+    """How long the kernel takes, in µs, and on which GPU; a fresh process is a fresh draw of luck."""
+
+    kernel_us = 100.0
+    gpu = "NVIDIA H200"
+    process = 0
+
+
+class TimedWorkers(FakeWorkers):
+    def __init__(self, options: object) -> None:
+        Timer.process += 1
+        self.rng = np.random.default_rng(Timer.process)
+        self.environment = {"gpu": Timer.gpu}
+        self.luck = self.rng.normal(1, 0.002)
+
+    def judge(self, job: Job, compile_seconds: float, on_stage: Callable[[str], None]) -> CellRecord:
+        record = super().judge(job, compile_seconds, on_stage)
+        if job.timing is not None and record.verdict is Verdict.PASS:
+            samples = Timer.kernel_us * 1e3 * self.luck * self.rng.normal(1, 0.01, 100)
+            kernel: dict[str, Any] = {"samples": samples.tolist()}
+            record.timing = {"quantities": {"kernel": kernel}, "invalid": None}
+            record.time_us = float(np.median(samples)) / 1e3
+        return record
+
+
+@pytest.fixture
+def timed(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The command line with a kernel that takes 100 µs."""
+    monkeypatch.setattr("pagedbench.cli.judging.Workers", TimedWorkers)
+    monkeypatch.setattr(Timer, "kernel_us", 100.0)
+    monkeypatch.setattr(Timer, "gpu", "NVIDIA H200")
+    return command
+
+
+def saved(timed: Command) -> None:
+    timed("baseline", "save", "main", "right.yaml", scenarios=["right"])
+    assert Path("results/baselines/main.jsonl").exists()
+
+
+def test_a_baseline_holds_three_processes(timed: Command) -> None:
+    saved(timed)
+    lines = Path("results/baselines/main.jsonl").read_text().splitlines()
+    assert len({CellRecord.from_json(line).run for line in lines}) == 3
+
+
+def test_4_slower_beyond_doubt(timed: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(timed)
+    monkeypatch.setattr(Timer, "kernel_us", 105.0)
+    ended = timed("check", "--baseline", "main", scenarios=["right"])
+    assert ended.code == 4, ended.out + ended.err
+    assert "slower beyond the margin" in " ".join(ended.out.split())
+
+
+def test_0_identical_code_is_not_slower_and_faster_is_no_failure(
+    timed: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(timed)
+    assert timed("check", "--baseline", "main", scenarios=["right"]).code == 0
+    monkeypatch.setattr(Timer, "kernel_us", 90.0)
+    ended = timed("check", "--baseline", "main", scenarios=["right"])
+    assert ended.code == 0
+    assert "1 faster" in ended.out
+
+
+def test_1_wrong_comes_before_slower(timed: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(timed)
+    monkeypatch.setattr(Timer, "kernel_us", 200.0)
+    assert timed("check", "--baseline", "main", scenarios=["right", "mismatch"]).code == 1
+
+
+def test_2_another_gpu_is_refused_unless_asked_for(timed: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(timed)
+    monkeypatch.setattr(Timer, "gpu", "NVIDIA H100")
+    refused = timed("check", "--baseline", "main", scenarios=["right"])
+    assert refused.code == 2
+    assert "gpu: NVIDIA H200 → NVIDIA H100" in refused.err
+    assert timed("check", "--baseline", "main", "--across", scenarios=["right"]).code == 0
+
+
+def test_2_a_baseline_that_is_not_there(timed: Command) -> None:
+    ended = timed("check", "--baseline", "nightly", scenarios=["right"])
+    assert ended.code == 2
+    assert "pagedbench baseline save" in ended.err
+
+
+def test_records_can_be_saved_and_compared_without_a_run(timed: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        timed("run", "--json", f"old{number}.jsonl", scenarios=["right"])
+    timed("baseline", "save", "main", "old0.jsonl", "old1.jsonl", "old2.jsonl")
+    monkeypatch.setattr(Timer, "kernel_us", 110.0)
+    for number in range(3):
+        timed("run", "--json", f"new{number}.jsonl", scenarios=["right"])
+    assert timed("baseline", "compare", "main", "new0.jsonl", "new1.jsonl", "new2.jsonl").code == 4
+    assert timed("baseline", "list").out.split() == ["main"]
