@@ -10,16 +10,21 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
+from pagedbench.errors import PagedbenchError
 from pagedbench.layout.arithmetic import key_slots, needed_entries, ragged, reach, slots_of, visible_range
 from pagedbench.layout.batch import BatchLayout, IntArray
 from pagedbench.scenario.model import Scenario
+
+
+class NoBatch(PagedbenchError):
+    """Arrays that describe no batch: lengths that run backwards, or are not one a sequence."""
 
 
 def layout_as_given(scenario: Scenario, layout: BatchLayout, *, paged: bool) -> BatchLayout:
     """The layout with the override's arrays in place of its own, and everything that follows from them.
 
     `paged`: keys and new tokens are where the given block table and lengths have them; else (the varlen path) where the
-    slot arrays say.
+    slot arrays say. Raises NoBatch.
     """
     given = scenario.override.values
     query = _lengths(given.get("cu_seqlens_q"), None, layout.query_lens)
@@ -28,6 +33,8 @@ def layout_as_given(scenario: Scenario, layout: BatchLayout, *, paged: bool) -> 
         total = _array(given["cache_seqlens"]) + (query if layout.append else 0)
     table = _array(given["block_table"]).astype(np.int32) if "block_table" in given else layout.block_table
     cached = _array(given["cache_seqlens"]) if "cache_seqlens" in given else layout.cache_seqlens.astype(np.int64)
+    if any(len(lengths) != layout.batch or (lengths < 0).any() for lengths in (query, total, cached)):
+        raise NoBatch(f"the overridden lengths describe no batch of {layout.batch} sequences")
     limits, pool = reach(scenario.attention), (layout.block_size, layout.num_blocks)
     writes, reads = (
         _array(given.get("write_slots", layout.write_slots)),

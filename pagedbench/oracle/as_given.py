@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from pagedbench.layout.batch import BatchLayout
-from pagedbench.layout.given import layout_as_given
+from pagedbench.layout.given import NoBatch, layout_as_given
 from pagedbench.oracle.reference import NoReference
 from pagedbench.scenario.model import Scenario
 from pagedbench.tensors.inputs import LogicalInputs
@@ -21,8 +21,11 @@ def as_given(
     scenario: Scenario, layout: BatchLayout, inputs: LogicalInputs, path: AttnPath, device: torch.device | str
 ) -> tuple[LogicalInputs, BatchLayout]:
     """Inputs and layout of the batch as the override has it; NoReference if there is no such batch."""
-    given = layout_as_given(scenario, layout, paged=path is not AttnPath.VARLEN)
-    if given.total_q != layout.total_q or (given.query_lens < 0).any() or (given.total_seqlens < 0).any():
+    try:
+        given = layout_as_given(scenario, layout, paged=path is not AttnPath.VARLEN)
+    except NoBatch as error:
+        raise NoReference(error.message) from error
+    if given.total_q != layout.total_q:
         raise NoReference(f"the overridden lengths describe no batch of {layout.total_q} query tokens")
     pool = prepare(scenario, layout, inputs, path, device).expected().pool
     read = given.read_slots[: given.total_k]
