@@ -26,6 +26,8 @@ from pagedbench.words import Verdict
 DEADLINE_SECONDS = 20.0
 # A hypothesis that explains fewer rows than this is not worth a mention.
 _NEAR = 0.75
+# How the check of invariance names variations that change a sequence's company and nothing else.
+_BATCH_WORDS = ("alone", "batch", "order")
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,11 @@ def _unstable(context: CheckContext, failed: Sequence[CheckResult]) -> list[Diag
         how = f"the output has other bits in {changed} of {REPEATS} equal calls"
         return [Diagnosis("noise", "the output differs between equal calls", 1.0, how)]
     only_unstable = all(result.verdict is Verdict.UNSTABLE for result in failed)
-    mentioned = " ".join(result.message for result in failed)
-    if only_unstable and "batch" in mentioned:
+    mentioned = " ".join(finding.message for result in failed for finding in result.findings)
+    if only_unstable and any(word in mentioned for word in _BATCH_WORDS):
         fault = find_fault("splits-by-batch")
-        return [Diagnosis(fault.name, f"a sequence's output depends on its batch: {fault.sentence}", 1.0, mentioned)]
+        how = "equal calls give equal bits, another batch around a sequence does not"
+        return [Diagnosis(fault.name, f"a sequence's output depends on its batch mates: {fault.sentence}", 1.0, how)]
     return []
 
 

@@ -9,63 +9,17 @@ from pagedbench.errors import UsageError
 from pagedbench.faults.catalogue import FAULTS, find_fault
 
 # The faults that a catalogue of this kind must have, by what they are called here.
-DEMANDED = [
-    "last-key-missed",
-    "one-key-too-many",
-    "first-key-missed",
-    "key-twice",
-    "block-skipped",
-    "block-doubled",
-    "block-wrong",
-    "block-of-another-sequence",
-    "block-id-16-bits",
-    "block-id-offset",
-    "block-tail-dropped",
-    "tile-past-the-table",
-    "middle-dropped",
-    "split-lost",
-    "split-twice",
-    "combine-to-row-0",
-    "causal-top-left",
-    "causal-one-late",
-    "window-one-wide",
-    "window-one-narrow",
-    "window-one-right",
-    "window-ignored",
-    "window-wrong-in-first-tile",
-    "softcap-ignored",
-    "softcap-before-scale",
-    "softcap-overflow",
-    "scale-1-percent",
-    "scale-sqrt-2",
-    "scale-missing",
-    "scale-twice",
-    "sink-ignored",
-    "sink-doubled",
-    "sink-scaled",
-    "sink-per-split",
-    "kv-head-modulo",
-    "kv-head-off-by-one",
-    "append-skipped",
-    "append-one-slot-late",
-    "append-into-block-0",
-    "append-k-v-swapped",
-    "append-into-another-sequence",
-    "append-past-the-pool",
-    "stale-new-token",
-    "longest-length",
-    "empty-rows-divide-by-zero",
-    "lse-base-2",
-    "lse-finite-for-empty-rows",
-    "lse-of-one-split",
-    "tail-leaks",
-    "rows-unwritten",
-    "noise",
-    "int32-overflow",
-    "k-with-strides-of-v",
-    "all-zeros",
-    "mean-of-v",
-]
+DEMANDED = """
+last-key-missed one-key-too-many first-key-missed key-twice block-skipped block-doubled block-wrong
+block-of-another-sequence block-id-16-bits block-id-offset block-tail-dropped tile-past-the-table middle-dropped
+split-lost split-twice combine-to-row-0 causal-top-left causal-one-late window-one-wide window-one-narrow
+window-one-right window-ignored window-wrong-in-first-tile softcap-ignored softcap-before-scale softcap-overflow
+scale-1-percent scale-sqrt-2 scale-missing scale-twice sink-ignored sink-doubled sink-scaled sink-per-split
+kv-head-modulo kv-head-off-by-one append-skipped append-one-slot-late append-into-block-0 append-k-v-swapped
+append-into-another-sequence append-past-the-pool stale-new-token longest-length empty-rows-divide-by-zero lse-base-2
+lse-finite-for-empty-rows lse-of-one-split tail-leaks rows-unwritten noise int32-overflow k-with-strides-of-v all-zeros
+mean-of-v
+""".split()  # noqa: SIM905  # noqa: SIM905
 
 
 @pytest.mark.parametrize("name", DEMANDED)
