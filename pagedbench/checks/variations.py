@@ -116,9 +116,11 @@ def _mates(context: CheckContext) -> Iterator[Variation]:
     others: list[tuple[str, Rearranged]] = []
     if len(live) > 1:
         few = sorted({live[0], live[-1], longest})
-        others += [(f"sequence {sequence} alone", chosen(layout, inputs, [sequence])) for sequence in few]
+        others += [
+            (f"sequence {sequence} alone, without batch mates", chosen(layout, inputs, [sequence])) for sequence in few
+        ]
         others.append(("batch in reverse order", chosen(layout, inputs, live[::-1])))
-    others.append((f"sequence {longest} {COPIES} times", copies(layout, inputs, longest, COPIES)))
+    others.append((f"sequence {longest} {COPIES} times in one batch", copies(layout, inputs, longest, COPIES)))
     bitwise = context.backend.traits_for(context.path).batch_invariant
     for name, other in others:
         if _supported(context, other.layout):
