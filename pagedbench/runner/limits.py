@@ -36,6 +36,8 @@ def limit_address_space(need: int, threads: int) -> int:
     Only for CPU work: CUDA reserves address space far beyond any memory. The limit is soft: the next cell may raise it.
     """
     growth = 2 * need + SLACK_BYTES
+    if not sys.platform.startswith("linux"):
+        return growth
     limit = psutil.Process().memory_info().vms + growth + threads * _PER_THREAD
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))

@@ -3,8 +3,8 @@
 Started as `python -m pagedbench.runner.worker READ_FD WRITE_FD PARENT_PID DEVICE`.
 
 It answers these requests: `environment` (versions and hardware), `resolve` (which backends do these names mean, and
-what can they do), `cell` (judge one), `versus` (time several side by side) and `exit`. Judging is `cell.py`'s, comparing
-`versus.py`'s; this module keeps the process: its ties to the parent, and when it is used up.
+what can they do), `cell` (judge one), `versus` (time several side by side) and `exit`. Judging is `cell.py`'s,
+comparing `versus.py`'s; this module keeps the process: its ties to the parent, and when it is used up.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 
@@ -18,10 +19,8 @@ def pair() -> Iterator[tuple[Channel, Channel]]:
     other_reads, one_writes = os.pipe()
     yield Channel(one_reads, one_writes), Channel(other_reads, other_writes)
     for fd in (one_reads, one_writes, other_reads, other_writes):
-        try:
+        with contextlib.suppress(OSError):
             os.close(fd)
-        except OSError:
-            continue
 
 
 def test_messages_arrive_in_order_and_whole(pair: tuple[Channel, Channel]) -> None:
