@@ -3,6 +3,7 @@ caught."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,12 @@ def command(
         list[str] | None,
         typer.Option("--fault", metavar="NAME", help="Only this fault. Repeatable.", show_default=False),
     ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            "--jobs", "-j", min=0, help="Processes on the CPU. Default: one a core, at most 4.", show_default=False
+        ),
+    ] = 0,
     explain: Annotated[bool, typer.Option("--list", help="Print what the faults are, and run nothing.")] = False,
     json: Annotated[
         Path | None,
@@ -52,21 +59,24 @@ def command(
                 f"{fault.kind}  {fault.name}: {fault.sentence}; shows with {fault.shows}{report}", markup=False
             )
         return
-    _run(chosen, _device(device), _numbers(lengths), json)
+    _run(chosen, _device(device), _numbers(lengths), jobs or min(4, os.cpu_count() or 1), json)
 
 
-def _run(faults: Sequence[Fault], device: str, lengths: Sequence[int], file: Path | None) -> None:
+def _run(faults: Sequence[Fault], device: str, lengths: Sequence[int], jobs: int, file: Path | None) -> None:
     import json
 
     from pagedbench.checks.registry import CHECKS
     from pagedbench.faults.scenarios import trials
     from pagedbench.report.kill_matrix import record, summary, table
     from pagedbench.report.table import make_console
-    from pagedbench.runner.selftest import run_selftest
+    from pagedbench.runner.selftest import run_in_parallel, run_selftest
 
     chosen = trials(lengths)
     with _progress(len(chosen) * (len(faults) + 1)) as advance:
-        results = list(run_selftest(chosen, faults, device, progress=advance))
+        if device == "cpu" and jobs > 1:
+            results = list(run_in_parallel(lengths, faults, jobs, advance))
+        else:
+            results = list(run_selftest(chosen, faults, device, progress=advance))
     if file is not None:
         file.write_text("".join(json.dumps(record(result)) + "\n" for result in results), encoding="utf-8")
     console = make_console()

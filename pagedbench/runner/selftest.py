@@ -1,15 +1,17 @@
 """The kill matrix: every fault of the catalogue against every check, on scenarios small enough for a CPU.
 
 A fault is planted in an otherwise right kernel; whether it can show on a scenario is decided from what it changes
-(`faults/effect.py`), and for changes of numbers alone from whether a right kernel's rounding would hide it. No worker
-processes: the faulty kernel is ours and cannot take the process down.
+(`faults/effect.py`), and for changes of numbers alone from whether a right kernel's rounding would hide it. The faulty
+kernel is ours and cannot take a process down, so that processes are for speed only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
+from multiprocessing import get_context
 
 import torch
 
@@ -17,12 +19,13 @@ from pagedbench.checks.base import CheckContext
 from pagedbench.checks.comparison import compare
 from pagedbench.checks.floor import ready_call
 from pagedbench.checks.registry import CHECKS
+from pagedbench.faults.catalogue import find_fault
 from pagedbench.faults.effect import effect
 from pagedbench.faults.evaluate import IllegalAccessError, evaluate
 from pagedbench.faults.fault import Fault
 from pagedbench.faults.kernel import FaultyBackend
 from pagedbench.faults.program import program_for
-from pagedbench.faults.scenarios import Trial
+from pagedbench.faults.scenarios import Trial, trials
 from pagedbench.layout.build import build_layout
 from pagedbench.words import Verdict
 
@@ -64,7 +67,7 @@ Progress = Callable[[str], None]
 
 
 def run_selftest(
-    trials: Sequence[Trial],
+    chosen: Sequence[Trial],
     faults: Sequence[Fault],
     device: str,
     checks: Sequence[str] | None = None,
@@ -72,15 +75,52 @@ def run_selftest(
 ) -> Iterator[Trialled]:
     """Trial by trial, the right kernel first (`fault` None), then every fault. `progress` is called before each."""
     names = list(CHECKS) if checks is None else list(checks)
-    for trial in trials:
+    for trial in chosen:
+        right = context_for(trial, None, device)
         for fault in (None, *faults):
             progress(f"{trial.name} {fault.name if fault else 'right kernel'}")
-            yield _try(trial, fault, device, names)
+            yield _try(trial, fault, planted_in(right, fault), names)
+
+
+def run_in_parallel(
+    lengths: Sequence[int], faults: Sequence[Fault], jobs: int, progress: Progress = lambda label: None
+) -> Iterator[Trialled]:
+    """The same on the CPU in `jobs` processes, a trial each; `progress` is called for each fault as its trial is done.
+
+    Faults hold functions and cannot be sent: they travel by name.
+    """
+    names = [fault.name for fault in faults]
+    chosen = trials(lengths)
+    with ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
+        # Costly trials first, so that none is left to run alone at the end.
+        order = sorted(range(len(chosen)), key=lambda index: -sum(chosen[index].scenario.batch.cached_lens))
+        futures = {index: pool.submit(_one_trial, tuple(lengths), index, names) for index in order}
+        for index, trial in enumerate(chosen):
+            for name, can, outcomes in futures[index].result():
+                progress(f"{trial.name} {name or 'right kernel'}")
+                yield Trialled(find_fault(name) if name else None, trial, Power(can), outcomes)
+
+
+def _one_trial(
+    lengths: Sequence[int], index: int, names: Sequence[str]
+) -> list[tuple[str | None, str, dict[str, str]]]:
+    """In a process of its own: the results of one trial, as plain values."""
+    results = run_selftest([trials(lengths)[index]], [find_fault(name) for name in names], "cpu")
+    return [(r.fault.name if r.fault else None, r.power.value, r.outcomes) for r in results]
 
 
 def context_for(trial: Trial, fault: Fault | None, device: str) -> CheckContext:
     """The cell of a faulty kernel."""
     return CheckContext(trial.scenario, build_layout(trial.scenario), FaultyBackend(fault), trial.path, device)
+
+
+def planted_in(right: CheckContext, fault: Fault | None) -> CheckContext:
+    """The same cell with another kernel; inputs and oracle, which do not depend on the kernel, are shared."""
+    context = CheckContext(right.scenario, right.layout, FaultyBackend(fault), right.path, right.device)
+    context.__dict__.update(inputs=right.inputs, reference=right.reference)
+    return context
 
 
 def power(context: CheckContext, fault: Fault) -> Power:
@@ -103,8 +143,7 @@ def power(context: CheckContext, fault: Fault) -> Power:
     return Power.SHOWS if worst > 1 else Power.BELOW_ROUNDING
 
 
-def _try(trial: Trial, fault: Fault | None, device: str, checks: Sequence[str]) -> Trialled:
-    context = context_for(trial, fault, device)
+def _try(trial: Trial, fault: Fault | None, context: CheckContext, checks: Sequence[str]) -> Trialled:
     can = Power.SHOWS if fault is None else power(context, fault)
     if can is Power.EQUIVALENT:
         return Trialled(fault, trial, can)
