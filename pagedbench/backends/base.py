@@ -5,7 +5,7 @@ How the paths are driven (write, gather, attention) is in `execute.py`; which ba
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -62,13 +62,27 @@ class Traits:
     graph_table: bool = True
 
 
-@dataclass
 class Output:
     """`out` `(total_q, num_heads, head_dim_v)`; `lse` `(total_q, num_heads)` fp32, natural logarithm, −inf for rows
-    that see no key, or None where the backend returns none."""
+    that see no key, or None where the backend returns none.
 
-    out: torch.Tensor
-    lse: torch.Tensor | None = None
+    An adapter whose library has another form gives `lse` as a function that converts it. It runs when somebody looks,
+    each time anew: the conversion is ours and must not be timed as the library's, and the replay of a graph changes
+    what the library's tensor holds.
+    """
+
+    def __init__(self, out: torch.Tensor, lse: torch.Tensor | Callable[[], torch.Tensor] | None = None) -> None:
+        self.out = out
+        self._lse = lse
+
+    @property
+    def lse(self) -> torch.Tensor | None:
+        """The log-sum-exp, converted now where that is needed."""
+        return self._lse if self._lse is None or isinstance(self._lse, torch.Tensor) else self._lse()
+
+    @lse.setter
+    def lse(self, value: torch.Tensor | None) -> None:
+        self._lse = value
 
 
 class Backend:

@@ -121,5 +121,4 @@ def _common(function: Any, call: Call) -> dict[str, Any]:
 def _output(result: Any, call: Call) -> Output:
     out, lse = result[0], result[1]
     shape = (call.spec.total_q, call.spec.num_heads, call.spec.head_dim_v)
-    lse = lse_forms.empty_rows(lse_forms.from_heads_first(lse, call), call)
-    return Output(out.reshape(shape), lse_forms.without_alibi_shift(lse, call))
+    return Output(out.reshape(shape), lambda: lse_forms.flash_attention_2(lse, call))

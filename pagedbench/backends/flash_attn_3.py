@@ -186,4 +186,4 @@ def _output(result: Any, call: Call) -> Output:
     out = out.reshape(call.spec.total_q, call.spec.num_heads, call.spec.head_dim_v)
     if lse is None:
         return Output(out)
-    return Output(out, lse_forms.empty_rows(lse_forms.from_heads_first(lse, call), call))
+    return Output(out, lambda: lse_forms.empty_rows(lse_forms.from_heads_first(lse, call), call))

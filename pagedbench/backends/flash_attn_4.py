@@ -102,4 +102,4 @@ class FlashAttention4Backend(LibraryBackend):
             **accepted(function, optional),
         )
         out, lse = (result[0], result[1]) if isinstance(result, tuple) else (result, None)
-        return Output(out, None if lse is None else lse_forms.from_heads_first(lse, call))
+        return Output(out, None if lse is None else lambda: lse_forms.from_heads_first(lse, call))

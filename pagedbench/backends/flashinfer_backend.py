@@ -247,4 +247,4 @@ class FlashInferCudaCoresBackend(FlashInferBackend):
 
 def _output(result: tuple[torch.Tensor, torch.Tensor]) -> Output:
     out, lse = result
-    return Output(out, lse_forms.from_base_2(lse))
+    return Output(out, lambda: lse_forms.from_base_2(lse))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from inspect import Parameter, signature
 from typing import Any, Literal
 
@@ -179,6 +180,7 @@ class LibraryBackend(Backend):
         return next(self.particular(spec), None) or next(capable.reasons(spec, self.title), None)
 
 
+@lru_cache(maxsize=64)  # asked at every call, and reading a signature takes longer than starting a kernel
 def parameters(function: Callable[..., Any]) -> frozenset[str]:
     """The names of a function's arguments, or none if it does not tell."""
     try:
@@ -187,6 +189,7 @@ def parameters(function: Callable[..., Any]) -> frozenset[str]:
         return frozenset()
 
 
+@lru_cache(maxsize=64)
 def takes_any_keyword(function: Callable[..., Any]) -> bool:
     """Whether the function has `**kwargs`, so that its signature does not tell what it takes."""
     try:

@@ -35,3 +35,8 @@ def without_alibi_shift(lse: torch.Tensor, call: Call) -> torch.Tensor:
     if call.alibi_slopes is None or not call.spec.causal or call.spec.windowed:
         return lse
     return lse - query_positions(call)[:, None] * call.alibi_slopes.float()
+
+
+def flash_attention_2(lse: torch.Tensor, call: Call) -> torch.Tensor:
+    """The form of FlashAttention-2 and its descendants: heads first, +inf for empty rows, shifted by ALiBi."""
+    return without_alibi_shift(empty_rows(from_heads_first(lse, call), call), call)

@@ -100,4 +100,4 @@ class TorchVarlenBackend(LibraryBackend):
         )
         if not isinstance(result, tuple):
             return Output(result)
-        return Output(result[0], lse_forms.empty_rows(lse_forms.from_heads_first(result[1], call), call))
+        return Output(result[0], lambda: lse_forms.empty_rows(lse_forms.from_heads_first(result[1], call), call))

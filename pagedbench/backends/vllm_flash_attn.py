@@ -115,5 +115,4 @@ class VllmFlashAttentionBackend(LibraryBackend):
             **accepted(function, optional),
             **plan,
         )
-        lse = lse_forms.empty_rows(lse_forms.from_heads_first(lse, call), call)
-        return Output(out, lse_forms.without_alibi_shift(lse, call))
+        return Output(out, lambda: lse_forms.flash_attention_2(lse, call))

@@ -129,8 +129,12 @@ def allocate(shape: PoolShape, device: torch.device | str) -> Pool:
 def put_slots(cache: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor) -> None:
     """Write `rows` `(n, num_kv_heads, head_dim)` into the slots `(n,)` int64 of a view, bit for bit, any strides."""
     _check_rows(cache, rows)
+    raw = bits(cache)
+    if raw.is_contiguous():  # one kernel, as an engine writes; slots need no splitting into block and offset
+        raw.flatten(0, 1).index_copy_(0, slots, bits(rows).expand(len(slots), *rows.shape[1:]))
+        return
     block, offset = _split(slots, cache.shape[1])
-    bits(cache)[block, offset] = bits(rows)
+    raw[block, offset] = bits(rows)
 
 
 def take_slots(cache: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
