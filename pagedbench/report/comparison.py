@@ -17,7 +17,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pagedbench.report.crossover import axes_of, cliffs, conclusion, outcome, short_names, splits_cost, values_on
+from pagedbench.report.crossover import (
+    axes_of,
+    cliffs,
+    conclusion,
+    grids_of,
+    outcome,
+    short_names,
+    splits_cost,
+    values_on,
+)
 from pagedbench.report.table import duration, style_of, three_digits
 from pagedbench.results.comparison import ComparisonRecord, PairRecord, SideRecord
 from pagedbench.words import Verdict
@@ -33,7 +42,7 @@ def render(records: Sequence[ComparisonRecord], *, layers: int | None = None) ->
     parts: list[RenderableType] = []
     if len(records) <= MOST_ROWS:
         parts.append(table(records, layers))
-    for group in _by_sides(records):
+    for group in grids_of(records):
         if len(group) > 1:
             parts.extend(crossover_map(group))
     for title, lines in (("", _stages(records)), ("", _reasons(records))):
@@ -44,11 +53,19 @@ def render(records: Sequence[ComparisonRecord], *, layers: int | None = None) ->
 
 def _conclusions(records: Sequence[ComparisonRecord]) -> Iterator[Text]:
     yield Text()
-    for group in _by_sides(records):
+    for group in grids_of(records):
         yield Text(conclusion(group), style="bold")
-    for line in [cliff.sentence() for cliff in cliffs(records)] + splits_cost(records):
+    for line in _remarks(records):
         yield Text(line, style="yellow" if line.startswith("cliff") else "")
     yield Text(circumstances(records), style="dim")
+
+
+def _remarks(records: Sequence[ComparisonRecord]) -> list[str]:
+    """Cliffs, and what a library's own choice of splits costs, grid by grid."""
+    grids = grids_of(records)
+    return [cliff.sentence() for grid in grids for cliff in cliffs(grid)] + [
+        sentence for grid in grids for sentence in splits_cost(grid)
+    ]
 
 
 def circumstances(records: Sequence[ComparisonRecord]) -> str:
@@ -197,13 +214,6 @@ def _shortened(lines: list[str]) -> list[str]:
     return lines if more <= 0 else [*lines[:MOST_REASONS], f"… and {more} more (in the records)"]
 
 
-def _by_sides(records: Sequence[ComparisonRecord]) -> list[list[ComparisonRecord]]:
-    groups: dict[tuple[str, ...], list[ComparisonRecord]] = {}
-    for record in records:
-        groups.setdefault(tuple(side.target for side in record.sides), []).append(record)
-    return list(groups.values())
-
-
 CSV_COLUMNS = (
     "scenario", "side", "verdict", "kernel_us", "kernel_low_us", "kernel_high_us", "call_us", "gb_per_s",
     "limit_share", "bound", "launch_bound", "against", "ratio", "ratio_low", "ratio_high", "compared", "message",
@@ -253,13 +263,13 @@ def _pair_of(record: ComparisonRecord, index: int) -> PairRecord | None:
 
 def to_markdown(records: Sequence[ComparisonRecord], *, layers: int | None = None) -> str:
     """For a pull request: the conclusion first, then the table, then what has to be said."""
-    lines = [f"**{conclusion(group)}**" for group in _by_sides(records)]
+    lines = [f"**{conclusion(group)}**" for group in grids_of(records)]
     lines += ["", "| scenario | side | verdict | kernel | call | against the first |", "|---|---|---|--:|--:|---|"]
     for record in records:
         for index, side in enumerate(record.sides):
             kernel, call, *_ = (cell.plain for cell in _speed(side, layers))
             cells = (record.scenario, side.target, side.verdict.value, kernel, call, _against(record, index).plain)
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    said = [*_stages(records), *(c.sentence() for c in cliffs(records)), *splits_cost(records), *_reasons(records)]
+    said = [*_stages(records), *_remarks(records), *_reasons(records)]
     lines += ["", *(f"- {line}" for line in said), "", circumstances(records)]
     return "\n".join(lines) + "\n"

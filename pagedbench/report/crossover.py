@@ -64,6 +64,15 @@ def _speedup(record: ComparisonRecord, side: int, other: int) -> tuple[float, fl
     return 1 / pair.ratio, 1 / pair.high, 1 / pair.low
 
 
+def grids_of(records: Sequence[ComparisonRecord]) -> list[list[ComparisonRecord]]:
+    """Records that are variants of one scenario with the same sides: only those make a grid."""
+    grids: dict[tuple[str, ...], list[ComparisonRecord]] = {}
+    for record in records:
+        name = record.scenario.partition("[")[0]
+        grids.setdefault((name, *(side.target for side in record.sides)), []).append(record)
+    return list(grids.values())
+
+
 def axes_of(records: Sequence[ComparisonRecord]) -> list[str]:
     """The facts that vary among the records, keys last: they make the columns of a map."""
     names = dict.fromkeys(name for record in records for name in record.facts)

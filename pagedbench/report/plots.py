@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pagedbench.errors import UsageError
+from pagedbench.report.crossover import grids_of
 from pagedbench.report.plot_crossover import crossover_figure
 from pagedbench.report.plot_style import finish, legend_handles, look_of, require_matplotlib
 from pagedbench.results.comparison import ComparisonRecord
@@ -51,10 +52,7 @@ def plot_comparisons(records: Sequence[ComparisonRecord], file: Path) -> list[Pa
     ]
     caption = comparison_caption(records)
     drawn = plot_entries(entries, caption, file)
-    groups: dict[tuple[str, ...], list[ComparisonRecord]] = {}
-    for record in records:
-        groups.setdefault(tuple(side.target for side in record.sides), []).append(record)
-    for number, group in enumerate(g for g in groups.values() if len(g) > 1 and len(g[0].sides) > 1):
+    for number, group in enumerate(g for g in grids_of(records) if len(g) > 1 and len(g[0].sides) > 1):
         name = "crossover" if number == 0 else f"crossover-{number + 1}"
         drawn.extend(_save(crossover_figure(group, caption), file, name))
     return drawn

@@ -90,3 +90,10 @@ def test_markdown_begins_with_the_conclusion():
 def test_records_survive_json():
     record = comparison(300, 100, keys=128)
     assert ComparisonRecord.from_json(record.to_json()) == record
+
+
+def test_scenarios_that_are_no_variants_of_each_other_make_no_map():
+    text = shown([comparison(300, 100, name="docs", keys=71), comparison(100, 300, name="long", keys=8192)])
+    assert "crossover" not in text
+    assert "decode is 3.0× ± 0.1 as fast on docs." in text
+    assert "varlen is 3.0× ± 0.1 as fast on long." in text

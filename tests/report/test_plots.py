@@ -13,7 +13,7 @@ from tests.report.comparisons import comparison
 
 pytest.importorskip("matplotlib")
 
-GRID = [comparison(v, 10, batch=b, keys=k, name=f"{b}x{k}", stages={"gather": v / 2, "attention": v / 2})
+GRID = [comparison(v, 10, batch=b, keys=k, name=f"grid[{b}x{k}]", stages={"gather": v / 2, "attention": v / 2})
         for b, k, v in [(1, 128, 8), (1, 4096, 10), (4, 128, 20), (4, 4096, 30)]]  # fmt: skip
 
 
