@@ -13,7 +13,8 @@ import torch
 from pagedbench.checks.base import CheckContext
 from pagedbench.checks.budget import UNIT, row_budget
 from pagedbench.checks.comparison import compare
-from pagedbench.faults.evaluate import evaluate
+from pagedbench.errors import PagedbenchError
+from pagedbench.faults.evaluate import MOST_SCORES, evaluate, scores_needed
 from pagedbench.faults.program import AttentionProgram, program_for
 from pagedbench.tensors.call import Call
 from pagedbench.tensors.kvcache import PagedKVCache
@@ -37,8 +38,13 @@ class Floor:
 
 
 def floor(context: CheckContext) -> Floor:
-    """The floor of a cell; makes a call's memory once and evaluates it about 2 log2(keys) times in fp64."""
+    """The floor of a cell; makes a call's memory once and evaluates it about 2 log2(keys) times in fp64.
+
+    PagedbenchError for a prefill too large to evaluate without tiles.
+    """
     call = ready_call(context)
+    if scores_needed(call) > MOST_SCORES:
+        raise PagedbenchError("the scenario is too large to try lost keys on", "ask for the floor of a shorter one")
     keys = context.layout.max_seqlen_k
     return Floor(_fewest(context, call, keys), keys, _ulps(context))
 

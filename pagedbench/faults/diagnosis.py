@@ -16,7 +16,7 @@ from pagedbench.checks.base import CheckContext, CheckResult
 from pagedbench.checks.floor import ready_call
 from pagedbench.faults.catalogue import FAULTS, find_fault
 from pagedbench.faults.effect import effect
-from pagedbench.faults.evaluate import IllegalAccessError
+from pagedbench.faults.evaluate import MOST_SCORES, IllegalAccessError, scores_needed
 from pagedbench.faults.fault import Fault
 from pagedbench.faults.kernel import FaultyBackend
 from pagedbench.faults.probes import REPEATS, Probe, Seen, probes_for, raising_probes, unsteady
@@ -32,10 +32,11 @@ _BATCH_WORDS = ("alone", "batch", "order")
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A fault that explains the behaviour. `score` is the share of rows explained, 1 for all of them; `how` says what
+    """A fault that explains the behaviour (None: no fault could be tried). `score` is the share of rows explained, 1
+    for all of them; `how` says what
     agrees."""
 
-    fault: str
+    fault: str | None
     sentence: str
     score: float
     how: str
@@ -52,6 +53,8 @@ def diagnose(
     failed = [result for result in results if result.verdict.is_wrong or result.verdict is Verdict.ERROR]
     if not failed:
         return []
+    if scores_needed(context.prepare().call) > MOST_SCORES:
+        return [Diagnosis(None, "too large to try the catalogue on: `pagedbench shrink` makes it small first", 0.0, "")]
     try:
         if any(result.verdict is Verdict.UNSTABLE for result in failed):
             unstable = _unstable(context, failed)

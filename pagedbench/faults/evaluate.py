@@ -15,6 +15,8 @@ from pagedbench.faults.program import NO_SLOT, AttentionProgram, Strides, WriteP
 from pagedbench.tensors.call import Call
 
 NOISE_PERIOD = 5
+# Beyond so many scores at once (2 GiB in fp64) a program is better tried on a smaller scenario.
+MOST_SCORES = 1 << 28
 # exp(2x) leaves fp16 above this x.
 _FP16_EXP_LIMIT = math.log(65504.0) / 2
 
@@ -31,6 +33,14 @@ class _Keys:
     weight: torch.Tensor
     k: torch.Tensor
     v: torch.Tensor
+
+
+def scores_needed(call: Call) -> int:
+    """Scores that `evaluate` holds at once, over all heads of the largest sequence: it does not cut queries in
+    tiles."""
+    queries = call.cu_seqlens_q.long().diff()
+    largest = (queries * call.total_seqlens.long()).max() if len(queries) else torch.zeros(())
+    return int(largest) * call.spec.num_heads
 
 
 def evaluate(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from pagedbench.checks.base import CheckContext, Execution
 from pagedbench.checks.budget import SLACK, UNIT, row_budget
 from pagedbench.checks.footprint_calls import k_side_impossible
 from pagedbench.checks.footprint_detect import HALF_CODE, Side, detect, k_attempts
+from pagedbench.checks.memory_patterns import FINITE_PATTERN, FilledAsAllocated, uninitialised_is_nan
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.layout.regions import Region
 from pagedbench.layout.variants import with_padding
@@ -25,18 +27,22 @@ from pagedbench.words import AttnPath
 
 _LSE_TOLERANCE = 1e-3
 REPEATS = 10
-# 1.0 in bf16, and a finite number in fp16 and fp32.
-_ONE = 0x3F80
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a probe saw: `values` `(rows, num_heads, n)` fp64, `lse` `(rows, num_heads)` or None, `facts` that are equal
-    or not (memory that changed, what was raised)."""
+    """What a probe saw: `values` `(rows, num_heads, n)` fp64, `lse` `(rows, num_heads)` or None, and what `look`
+    finds."""
 
     values: torch.Tensor = field(default_factory=lambda: torch.zeros(1, 1, 0))
     lse: torch.Tensor | None = None
-    facts: frozenset[str] = frozenset()
+    look: Callable[[], frozenset[str]] = frozenset
+
+    @cached_property
+    def facts(self) -> frozenset[str]:
+        """What is equal or not: memory that changed, what was raised. Looked for when asked, as a big pool takes
+        long."""
+        return self.look()
 
 
 @dataclass(frozen=True)
@@ -82,9 +88,10 @@ class _Numbers:
         self._right: Arena | None = None
 
     def __call__(self, context: CheckContext) -> Seen:
-        done = context.execute()
+        with uninitialised_is_nan():  # rows nobody wrote are then what they are in memory that the tool gives
+            done = context.execute()
         lse = None if done.output.lse is None else done.output.lse.double()
-        return Seen(done.output.out.double(), lse, self._changed(done))
+        return Seen(done.output.out.double(), lse, lambda: self._changed(done))
 
     def _changed(self, done: Execution) -> frozenset[str]:
         """Places of the memory, the output's apart, that are not as they must be after the call."""
@@ -99,8 +106,9 @@ class _Numbers:
 
 def _poisoned(context: CheckContext) -> Seen:
     everywhere: dict[Region, FillValue] = {r: float("nan") for r in Region if r is not Region.VISIBLE}
-    # Unlike in the scenario's own call, the output's memory holds a number: NaN there was written.
-    return Seen(context.execute(fill=Fill(everywhere, everywhere, _ONE)).output.out.double())
+    # Unlike in the scenario's own call, the output's memory holds a number, whose ever it is: NaN there was written.
+    with FilledAsAllocated():  # type: ignore[no-untyped-call]
+        return Seen(context.execute(fill=Fill(everywhere, everywhere, FINITE_PATTERN)).output.out.double())
 
 
 def _codings(context: CheckContext) -> list[tuple[Side, int]]:
@@ -112,7 +120,8 @@ def _codings(context: CheckContext) -> list[tuple[Side, int]]:
 
 def _coded(side: Side, attempt: int) -> Probe:
     def ask(context: CheckContext) -> Seen:
-        return Seen(detect(context, side, attempt).decoded.double())
+        with uninitialised_is_nan():
+            return Seen(detect(context, side, attempt).decoded.double())
 
     def agree(a: Seen, b: Seen) -> torch.Tensor:
         return (_distance(a.values, b.values) < HALF_CODE).all(-1)
@@ -144,7 +153,7 @@ class _Closeness:
         close = gap <= self._allowed + 2 * SLACK * self._unit * own
         if a.lse is not None and b.lse is not None:
             close &= _distance(a.lse, b.lse) <= _LSE_TOLERANCE * (1 + b.lse.abs().nan_to_num(posinf=0.0))
-        return close & (a.facts == b.facts)
+        return close & (a.facts == b.facts) if bool(close.any()) else close
 
 
 def _same_facts(a: Seen, b: Seen) -> torch.Tensor:
@@ -156,7 +165,7 @@ def _raises_on(change: Callable[[CheckContext], CheckContext]) -> Callable[[Chec
         try:
             change(context).execute()
         except Exception:  # whatever a backend raises: that it does is what is asked
-            return Seen(facts=frozenset({"raises"}))
+            return Seen(look=lambda: frozenset({"raises"}))
         return Seen()
 
     return ask

@@ -8,6 +8,7 @@ import pytest
 
 from pagedbench.checks.base import CheckContext, CheckResult
 from pagedbench.checks.registry import CHECKS
+from pagedbench.faults import diagnosis
 from pagedbench.faults.catalogue import FAULTS, find_fault
 from pagedbench.faults.diagnosis import diagnose
 from pagedbench.faults.effect import effect
@@ -73,6 +74,18 @@ def test_the_right_kernel_is_accused_of_nothing_and_diagnosed_with_nothing(trial
     ]
     assert {result.verdict for result in results} <= {Verdict.PASS, Verdict.SKIPPED}
     assert diagnose(context, results) == []
+
+
+def test_what_is_too_large_to_try_is_said_and_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest sequence has 1 query token, 71 keys and 4 heads."""
+    context = context_for(trials()[0], find_fault("last-key-missed"), "cpu")
+    failure = CHECKS["accuracy"].run(context)
+    monkeypatch.setattr(diagnosis, "MOST_SCORES", 4 * 71 - 1)
+    (said,) = diagnose(context, [failure])
+    assert said.fault is None
+    assert "shrink" in said.sentence
+    monkeypatch.setattr(diagnosis, "MOST_SCORES", 4 * 71)
+    assert diagnose(context, [failure])[0].fault == "last-key-missed"
 
 
 def test_a_failure_that_no_fault_explains_is_given_no_name() -> None:
