@@ -74,7 +74,7 @@ def test_tiles_fit_into_shared_memory(query: int, head_dim: int, device: Device)
 
 def test_rows_are_packed_and_padded() -> None:
     assert choose_settings(replace(DECODE, group=7), H200).tile.rows == 16
-    assert choose_settings(replace(DECODE, group=8, max_seqlen_q=4), H200).tile.rows == 32
+    assert choose_settings(replace(DECODE, group=8, max_seqlen_q=4), H200).tile.rows == 64
     assert choose_settings(replace(DECODE, max_seqlen_q=8192, max_seqlen_k=8192), H200).tile == PREFILL_TILES[0]
 
 

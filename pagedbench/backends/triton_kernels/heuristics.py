@@ -83,6 +83,14 @@ class Settings:
 
 # Decode is short of memory bandwidth, up to this many rows.
 FEW_ROWS = 64
+# One row tile of the smallest matrix product: small tiles of keys, so that many programs have loads under way.
+DECODE_KEY_BYTES = 16 << 10
+# Several query tokens or a large group: 64 rows are what Hopper's matrix units take at least.
+VERIFY_TILES = (
+    Tile(rows=64, keys=64, num_warps=4, num_stages=5, resident=2),
+    Tile(rows=64, keys=32, num_warps=4, num_stages=3, resident=2),
+    Tile(rows=64, keys=16, num_warps=4, num_stages=3, resident=2),
+)
 MAX_SPLITS = 128
 # A split of fewer keys for each row than this costs more in the combination than it gains.
 KEYS_PER_SPLIT_AND_ROW = 4
@@ -110,13 +118,19 @@ def choose_tile(shape: Shape, device: Device) -> Tile:
         return FP32_TILE
     if shape.rows > FEW_ROWS:
         return _prefill_tile(shape, device)
-    rows = max(16, next_power_of_2(shape.rows))
-    wide = shape.vector_bytes > 256
-    if rows == 16 and not wide and shape.max_seqlen_k <= 128 and shape.programs(rows) <= 2 * device.multiprocessors:
+    if shape.rows > 16:
+        fits = [tile for tile in VERIFY_TILES if tile.shared_memory(shape.vector_bytes) <= device.shared_memory // 2]
+        return fits[0] if fits else VERIFY_TILES[-1]
+    return _decode_tile(shape, device)
+
+
+def _decode_tile(shape: Shape, device: Device) -> Tile:
+    """Few query rows: the time goes into reading K and V."""
+    if shape.max_seqlen_k <= 128 and shape.vector_bytes <= 256 and shape.programs(16) <= 2 * device.multiprocessors:
         # All keys in one tile, and no queue for the multiprocessors: what counts is the time of a single step.
-        return Tile(rows, keys=128, num_warps=4, num_stages=3, resident=2)
-    resident = {16: 4, 32: 2 if wide else 3}.get(rows, 2)
-    return Tile(rows, keys=32 if wide else 64, num_warps=4, num_stages=3, resident=resident)
+        return Tile(rows=16, keys=128, num_warps=4, num_stages=3, resident=2)
+    keys = max(16, min(128, DECODE_KEY_BYTES // shape.vector_bytes))
+    return Tile(rows=16, keys=keys, num_warps=4, num_stages=3, resident=4)
 
 
 def _prefill_tile(shape: Shape, device: Device) -> Tile:
