@@ -8,6 +8,7 @@ that are needed, give rows that see no key exactly 0 and an LSE of −inf.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -123,6 +124,29 @@ def attend(call: Call, groups: list[TileGroup], read: ReadKeys) -> Output:
     return Output(out, lse)
 
 
+@dataclass(frozen=True)
+class _Partial:
+    """Attention over some keys: the largest score, the sum of exp(score - peak), both `(n, r, h, g)`, and that sum with
+    each key's V, `(n, r, h, g, d)`."""
+
+    peak: torch.Tensor
+    total: torch.Tensor
+    acc: torch.Tensor
+
+    def joined(self, other: _Partial) -> _Partial:
+        """Over the keys of both. A side without any visible key has a peak of -inf and weighs nothing."""
+        peak = torch.maximum(self.peak, other.peak)
+        shift = _shift(peak)
+        mine, theirs = torch.exp(self.peak - shift), torch.exp(other.peak - shift)
+        acc = self.acc * mine[..., None] + other.acc * theirs[..., None]
+        return _Partial(peak, self.total * mine + other.total * theirs, acc)
+
+
+def _shift(peak: torch.Tensor) -> torch.Tensor:
+    """What to take from scores before exp: their peak, 0 where there is none; exp(-inf - 0) is 0, -inf - -inf is NaN."""
+    return peak.masked_fill(peak.isinf(), 0.0)
+
+
 def _attend_tiles(call: Call, tiles: TileGroup, read: ReadKeys, out: torch.Tensor, lse: torch.Tensor) -> None:
     """Online softmax over the keys of some tiles, `tiles.step` keys at a time, into `out` and `lse`.
 
@@ -131,23 +155,25 @@ def _attend_tiles(call: Call, tiles: TileGroup, read: ReadKeys, out: torch.Tenso
     spec = call.spec
     q = _take(call.q, (tiles.rows,)) * (spec.softmax_scale * call.k_scale)
     q = q.view(*tiles.rows.shape, spec.num_kv_heads, spec.group_size, spec.head_dim)
-    peak = q.new_full((*q.shape[:-1],), -torch.inf)  # largest score so far, (n, r, h, g)
-    total = torch.zeros_like(peak)  # sum of exp(score - peak)
-    acc = q.new_zeros((*q.shape[:-1], spec.head_dim_v))
+    so_far: _Partial | None = None
     for begin in range(0, tiles.span, tiles.step):
-        key = tiles.first_key[:, None] + torch.arange(begin, min(begin + tiles.step, tiles.span), device=q.device)
-        k, v = read(tiles.sequence, torch.minimum(key, tiles.last_key[:, None]))
-        scores = _scores(call, tiles, q, k, key)
-        new_peak = torch.maximum(peak, scores.amax(-1))
-        shift = torch.where(new_peak.isinf(), 0.0, new_peak)  # no key yet: exp(-inf - 0) is 0, where -inf - -inf is NaN
-        weights = torch.exp(scores - shift[..., None])
-        keep = torch.exp(peak - shift)
-        total = total * keep + weights.sum(-1)
-        acc = acc * keep[..., None] + torch.einsum("nrhgc,nchd->nrhgd", weights, v)
-        peak = new_peak
-    row_lse = peak + torch.log(total)
-    row_out = acc * (call.v_scale / torch.where(total > 0, total, 1.0))[..., None]
+        part = _attend_keys(call, tiles, read, q, range(begin, min(begin + tiles.step, tiles.span)))
+        so_far = part if so_far is None else so_far.joined(part)
+    if so_far is None:
+        return
+    row_lse = so_far.peak + torch.log(so_far.total)
+    row_out = so_far.acc * (call.v_scale / so_far.total.masked_fill(so_far.total == 0, 1.0))[..., None]
     _store(call, tiles, row_out.flatten(2, 3), row_lse.flatten(2, 3), out, lse)
+
+
+def _attend_keys(call: Call, tiles: TileGroup, read: ReadKeys, q: torch.Tensor, offsets: range) -> _Partial:
+    """Attention of scaled queries `(n, r, h, g, d)` over the keys at these offsets from each tile's first."""
+    key = tiles.first_key[:, None] + torch.arange(offsets.start, offsets.stop, device=q.device)
+    k, v = read(tiles.sequence, torch.minimum(key, tiles.last_key[:, None]))
+    scores = _scores(call, tiles, q, k, key)
+    peak = scores.amax(-1)
+    weights = scores.sub_(_shift(peak)[..., None]).exp_()
+    return _Partial(peak, weights.sum(-1), torch.einsum("nrhgc,nchd->nrhgd", weights, v))
 
 
 def _scores(call: Call, tiles: TileGroup, q: torch.Tensor, k: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -160,7 +186,7 @@ def _scores(call: Call, tiles: TileGroup, q: torch.Tensor, k: torch.Tensor, key:
         slopes = call.alibi_slopes.float().view(call.spec.num_kv_heads, call.spec.group_size)
         scores = scores - slopes[..., None] * distance[:, :, None, None, :]
     seen = (key[:, None, :] >= tiles.visible_from[:, :, None]) & (key[:, None, :] < tiles.visible_to[:, :, None])
-    return scores.masked_fill(~seen[:, :, None, None, :], -torch.inf)
+    return scores.masked_fill_(~seen[:, :, None, None, :], -torch.inf)
 
 
 def _store(
@@ -172,6 +198,8 @@ def _store(
         with_sink = torch.logaddexp(row_lse, call.sinks.float())
         row_out = row_out * torch.exp(row_lse - with_sink)[..., None]
         row_lse = with_sink
-    rows = tiles.rows.flatten()[tiles.real]
-    out[rows] = row_out.flatten(0, 1)[tiles.real].to(out.dtype)
-    lse[rows] = row_lse.flatten(0, 1)[tiles.real]
+    rows, row_out, row_lse = tiles.rows.flatten(), row_out.flatten(0, 1), row_lse.flatten(0, 1)
+    if tiles.real is not None:
+        rows, row_out, row_lse = rows[tiles.real], row_out[tiles.real], row_lse[tiles.real]
+    out[rows] = row_out.to(out.dtype)
+    lse[rows] = row_lse

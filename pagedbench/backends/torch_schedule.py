@@ -19,9 +19,12 @@ from numpy.typing import NDArray
 
 from pagedbench.scenario.model import UNLIMITED
 from pagedbench.tensors.call import CallSpec
+from pagedbench.tensors.transfer import all_to_device
 
 IntArray = NDArray[np.int64]
 TILE_ROWS = 128
+# Launching the operations of a group takes as long as this part of a step's arithmetic.
+_LITTLE = 8
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class TileGroup:
     the keys (the key it is aligned with); `visible_from`, `visible_to` `(n, r)` the half-open range of keys it sees;
     `first_key`, `last_key` `(n,)` the range, both ends included, that any row of the tile sees; `span` the longest
     such range, which is worked through `step` keys at a time. `real` `(m,)` are the rows that are not padding, as
-    indices into the flattened `(n * r)`.
+    indices into the flattened `(n * r)`; None where no row is.
     """
 
     sequence: torch.Tensor
@@ -42,7 +45,7 @@ class TileGroup:
     visible_to: torch.Tensor
     first_key: torch.Tensor
     last_key: torch.Tensor
-    real: torch.Tensor
+    real: torch.Tensor | None
     span: int
     step: int
 
@@ -60,6 +63,10 @@ class StepSize:
     def of(cls, spec: CallSpec, room: int) -> StepSize:
         """K and V of one key; scores and weights of one row."""
         return cls(room, spec.num_kv_heads * (spec.head_dim + spec.head_dim_v), 2 * spec.num_heads)
+
+    def is_little(self, tiles: int, rows: int, span: int) -> bool:
+        """Whether so many tiles of one shape are done sooner than another group would be begun."""
+        return tiles * span * (self.per_key + self.per_row * rows) <= self.room // _LITTLE
 
     def keys(self, rows: int, span: int) -> int:
         """Keys a step, for tiles of so many rows."""
@@ -83,10 +90,12 @@ def schedule(
     `cu_seqlens_q` `(batch + 1,)`, `seqlens_k` `(batch,)` keys after any append.
     """
     tiles = _tiles(cu_seqlens_q[1:] - cu_seqlens_q[:-1])
+    widest, longest = int(tiles.count.max(initial=0)), int(seqlens_k.max(initial=0))
+    together = step_size.is_little(len(tiles.count), widest, longest)
     groups = []
-    for rows_padded, members in _by_size(tiles.count):
+    for rows_padded, members in _by_size(tiles.count, together):
         group = _Rows.of(tiles.take(members), rows_padded, cu_seqlens_q, seqlens_k, causal, window_size)
-        groups += group.split_by_span(device, step_size)
+        groups += group.split_by_span(device, step_size, together)
     return groups
 
 
@@ -110,8 +119,13 @@ def _tiles(query_lens: IntArray) -> _Tiles:
     return _Tiles(sequence, first, np.minimum(query_lens[sequence] - first, TILE_ROWS))
 
 
-def _by_size(sizes: IntArray) -> list[tuple[int, IntArray]]:
-    """(largest size, indices) by the next power of two of `sizes`, so that padding at most doubles the work."""
+def _by_size(sizes: IntArray, together: bool) -> list[tuple[int, IntArray]]:
+    """(largest size, indices) by the next power of two of `sizes`, so that padding at most doubles the work.
+
+    All in one if they go `together`.
+    """
+    if together:
+        return [(int(sizes.max()), np.arange(len(sizes)))] if len(sizes) else []
     buckets = np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64)
     members = [np.flatnonzero(buckets == bucket) for bucket in np.unique(buckets)]
     return [(int(sizes[m].max()), m) for m in members]
@@ -157,12 +171,12 @@ class _Rows:
             padding=offset >= tiles.count[:, None],
         )
 
-    def split_by_span(self, device: torch.device, step_size: StepSize) -> list[TileGroup]:
+    def split_by_span(self, device: torch.device, step_size: StepSize, together: bool) -> list[TileGroup]:
         """Groups of tiles that see about the same number of keys; tiles that see none are dropped."""
         span = self.visible_to.max(axis=1) - self.visible_from.min(axis=1)
         seeing = np.flatnonzero(span > 0)
         groups = []
-        for longest, found in _by_size(span[seeing]):
+        for longest, found in _by_size(span[seeing], together):
             many = step_size.tiles(self.rows.shape[1], longest)
             step = step_size.keys(self.rows.shape[1], longest)
             members = seeing[found]
@@ -170,19 +184,18 @@ class _Rows:
         return groups
 
     def _group(self, members: IntArray, span: int, step: int, device: torch.device) -> TileGroup:
-        def on_device(array: IntArray) -> torch.Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)).to(device)
-
         visible_from, visible_to = self.visible_from[members], self.visible_to[members]
-        return TileGroup(
-            sequence=on_device(self.sequence[members]),
-            rows=on_device(self.rows[members]),
-            position=on_device(self.position[members]),
-            visible_from=on_device(visible_from),
-            visible_to=on_device(visible_to),
-            first_key=on_device(visible_from.min(axis=1)),
-            last_key=on_device(visible_to.max(axis=1) - 1),
-            real=on_device(np.flatnonzero(~self.padding[members])),
-            span=span,
-            step=step,
-        )
+        arrays = {
+            "sequence": self.sequence[members],
+            "rows": self.rows[members],
+            "position": self.position[members],
+            "visible_from": visible_from,
+            "visible_to": visible_to,
+            "first_key": visible_from.min(axis=1),
+            "last_key": visible_to.max(axis=1) - 1,
+        }
+        padding = self.padding[members]
+        if padding.any():
+            arrays["real"] = np.flatnonzero(~padding)
+        placed = dict(zip(arrays, all_to_device(list(arrays.values()), device), strict=True))
+        return TileGroup(real=placed.pop("real", None), span=span, step=step, **placed)
