@@ -31,8 +31,7 @@ REPEATS = 10
 
 @dataclass(frozen=True)
 class Seen:
-    """What a probe saw: `values` `(rows, num_heads, n)` fp64, `lse` `(rows, num_heads)` or None, and what `look`
-    finds."""
+    """What a probe saw: `values` `(rows, num_heads, n)` fp64, `lse` `(rows, num_heads)` or None, what `look` finds."""
 
     values: torch.Tensor = field(default_factory=lambda: torch.zeros(1, 1, 0))
     lse: torch.Tensor | None = None
@@ -40,8 +39,7 @@ class Seen:
 
     @cached_property
     def facts(self) -> frozenset[str]:
-        """What is equal or not: memory that changed, what was raised. Looked for when asked, as a big pool takes
-        long."""
+        """Memory that changed, what was raised: equal or not. Looked for when asked, as a big pool takes long."""
         return self.look()
 
 
