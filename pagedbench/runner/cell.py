@@ -37,14 +37,16 @@ from pagedbench.tensors.prepare import available_bytes, call_spec, estimate_byte
 from pagedbench.timing.options import TimingOptions
 from pagedbench.words import AttnPath, Verdict, worst
 
-SMALL_FLOPS = 1e9
+SMALL_FLOPS = 4e9
+SECONDS_A_FLOP = {"cpu": 4e-10, "cuda": 2e-12}
+"""What a stage may take longer for the size of its batch: a few calls of a slow kernel, on a slow machine."""
 
 
 class Tell(Protocol):
     """Sends an event to the parent at once."""
 
     def __call__(self, event: str, **values: object) -> None:
-        """`stage` with `name`, or `check` with `result`."""
+        """`stage` with `name` and `allowance`, `check` with `result`, or `verdict` with `record`."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class _Walk:
         self._backend = backend
         self._record = record
         self._tell = tell
+        self._allowance = 0.0
         self.spent = False
 
     def run(self) -> None:
@@ -131,7 +134,7 @@ class _Walk:
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
         """Tell the parent where we are, and keep how long it took."""
-        self._tell("stage", name=name)
+        self._tell("stage", name=name, allowance=self._allowance)
         begun = time.perf_counter()
         try:
             yield
@@ -154,6 +157,7 @@ class _Walk:
         reason = backend.unsupported(call_spec(job.scenario, layout, path, job.device))
         if reason is not None:
             raise _Decided(Verdict.SKIPPED, reason)
+        self._allowance = work_of(job.scenario.attention, layout).flops * SECONDS_A_FLOP[job.device]
         self._reserve(estimate_bytes(job.scenario, layout, path, job.device).total)
         return CheckContext(job.scenario, layout, backend, path, job.device)
 

@@ -178,10 +178,11 @@ class _Progress:
 
     def follow(self, worker: WorkerProcess, seconds_a_stage: float) -> tuple[CellRecord, bool]:
         """Listen until the cell is done: its record, and whether the worker is spent. Raises `WorkerGone`."""
+        allowance = 0.0
         while True:
-            reply = worker.receive(seconds_a_stage)
+            reply = worker.receive(seconds_a_stage + allowance)
             if reply["event"] == "stage":
-                self._stage = reply["name"]
+                self._stage, allowance = reply["name"], reply["allowance"]
                 self._on_stage(self._stage)
             elif reply["event"] == "check":
                 self._checks.append(reply["result"])

@@ -169,4 +169,5 @@ def _environment(*, wrapped: bool) -> dict[str, str]:
     if wrapped:
         # torch's caching allocator would hide reads past the end of a tensor from the sanitizer.
         extra |= {"PAGEDBENCH_WRAPPED": "1", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    return {**os.environ, **extra}
+    # Helper threads that spin while they wait make a busy machine many times slower than one that lets them sleep.
+    return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, **extra}
