@@ -24,8 +24,8 @@ KERNELS = "pagedbench.backends.triton_kernels.launch"
 DTYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn")
 MAX_HEAD_DIM = 256
 MAX_SPLITS = 256
-# The interpreter takes about 10 ms for a tile of 64 keys; more tiles than this are minutes.
-MAX_INTERPRETED_TILES = 10_000
+# The interpreter takes about 6 ms for a tile of 64 keys, and checks make several calls: with more it would be minutes.
+MAX_INTERPRETED_TILES = 4_000
 
 
 class TritonBackend(Backend):
