@@ -16,7 +16,10 @@ from pagedbench.checks.footprint_tags import LARGEST_COUNT, TagProbe
 
 # Wrong groups that are resolved to single slots; beyond them the report speaks of whole groups.
 _MOST_RESOLVED = 512
-_MOST_CALLS = 64
+# Calls that the search for strangers may take.
+_MOST_CALLS = 48
+# Up to so many keys a group is a block; beyond, it is as large as can be counted.
+_FEW_KEYS = 16384
 _SINGLE_CALLS = 4
 _FEWEST_IN_GROUP = 16
 
@@ -26,9 +29,9 @@ class Reads:
     """What the rows of one sequence read, for every head.
 
     `counts` `(rows, num_heads, keys)`: how often each of the sequence's keys was read; `wanted` `(rows, heads, keys)`
-    bool, what it should have read. `foreign`: slot to `(rows, num_heads)` counts. `stale` `(rows, num_heads)`: slots
-    read
-    before they were written. `complete` is False where the search gave up.
+    bool, what it should have read; NaN where a group's count was wrong and its keys were not looked into. `foreign`:
+    slot to `(rows, num_heads)` counts. `stale` `(rows, num_heads)`: slots read before they were written. `complete` is
+    False where the search gave up.
     """
 
     wanted: np.ndarray
@@ -56,7 +59,9 @@ def locate(probe: TagProbe, own_slots: np.ndarray, num_slots: int, wanted: np.nd
 def _groups(keys: int, per_call: int, block_size: int) -> list[np.ndarray]:
     """The keys in runs: single ones if a few calls can hold them, else blocks, or runs short enough to be counted."""
     size = 1 if keys <= _SINGLE_CALLS * per_call else _FEWEST_IN_GROUP
-    if size > 1 and _FEWEST_IN_GROUP <= block_size <= LARGEST_COUNT:
+    if keys > _FEW_KEYS:
+        size = LARGEST_COUNT
+    elif size > 1 and _FEWEST_IN_GROUP <= block_size <= LARGEST_COUNT:
         size = block_size
     return np.split(np.arange(keys), np.arange(size, keys, size)) if keys else []
 
@@ -91,10 +96,10 @@ def _mass(probe: TagProbe, shares: np.ndarray, right: np.ndarray, lse: np.ndarra
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where((shares > 0) & (right > 0), right / shares, np.nan)
     known: np.ndarray = np.asarray(np.isfinite(ratio).any(-1))
-    mass = np.where(known, np.nanmedian(np.where(known[..., None], ratio, 1.0), -1), right.sum(-1))
+    sink = 0.0 if probe.coding.sink is None else math.exp(probe.coding.sink - probe.coding.peak)
+    mass = np.where(known, np.nanmedian(np.where(known[..., None], ratio, 1.0), -1), right.sum(-1) + sink)
     if lse is None:
         return mass
-    sink = 0.0 if probe.coding.sink is None else math.exp(probe.coding.sink - probe.coding.peak)
     with np.errstate(over="ignore", invalid="ignore"):
         told = np.exp(np.clip(lse - probe.coding.peak, -50, 50))
     whole = np.abs((told - sink) - np.round(told - sink)) < 1e-3 + 2e-5 * told
@@ -134,7 +139,8 @@ def _resolve(probe: TagProbe, reads: Reads, own_slots: np.ndarray, keys: np.ndar
 def _foreign(probe: TagProbe, reads: Reads, others: np.ndarray, mass: np.ndarray, block_size: int) -> None:
     """Split the slots that must not be read until those that were read stand alone."""
     waiting = [others] if len(others) else []
-    while waiting and probe.calls < _MOST_CALLS:
+    until = probe.calls + _MOST_CALLS
+    while waiting and probe.calls < until:
         suspects, waiting = waiting[: probe.channels // 2], waiting[probe.channels // 2 :]
         pieces = _split(suspects, probe.channels, block_size)
         tags = probe.no_tags()

@@ -59,7 +59,10 @@ def describe_row(layout: BatchLayout, sequence: int, reads: Reads, row: int, hea
     unclear = np.flatnonzero(np.isnan(counts))
     if len(unclear):
         clauses.text.append(f"counts {span_words('key', spans(unclear))} wrongly")
-    return "; ".join(clauses.text[:_MOST_CLAUSES])
+    text = clauses.text[:_MOST_CLAUSES]
+    if text and (len(clauses.text) > _MOST_CLAUSES or not reads.complete):
+        text.append("and more")
+    return "; ".join(text)
 
 
 def describe_k(layout: BatchLayout, sequence: int, reads: Reads, row: int, head: int) -> str:

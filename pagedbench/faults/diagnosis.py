@@ -32,9 +32,10 @@ _BATCH_WORDS = ("alone", "batch", "order")
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A fault that explains the behaviour (None: no fault could be tried). `score` is the share of rows explained, 1
-    for all of them; `how` says what
-    agrees."""
+    """A fault that explains the behaviour, or None if none could be tried.
+
+    `score` is the share of rows explained, 1 for all of them; `how` says what agrees.
+    """
 
     fault: str | None
     sentence: str

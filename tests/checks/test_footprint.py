@@ -200,3 +200,20 @@ def test_codes_are_odd_and_their_sums_stay_small(wanted: Scenario) -> None:
     assert int(sums.abs().max()) <= 7
     seen = torch.from_numpy(layout.visible_to - layout.visible_from)
     assert bool((counts[seen > 0] > 0).all())
+
+
+def test_a_stranger_in_a_long_sequence_is_found_in_a_pool_of_many_blocks() -> None:
+    """Key 9,000 of 20,000 comes from slot 3 of a free block, 1,500 blocks away from anything the sequence owns."""
+    wanted = scenario(
+        (1,), (19_999,), heads=(1, 1), cache={"block_size": 16, "num_blocks": 4000, "placement": "sequential"}
+    )
+    stranger = 3_990 * 16 + 3
+
+    def change(program: AttentionProgram) -> AttentionProgram:
+        slots = program.v_slots.clone()
+        slots[0, 9_000] = stranger
+        return program.replace(v_slots=slots)
+
+    (said,) = messages(wanted, planted(change))
+    assert "key 9,000" in said
+    assert "block 3990 (free)" in said
