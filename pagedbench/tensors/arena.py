@@ -8,7 +8,7 @@ impossible block id, so that reading past an end shows too. It does not know wha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,26 +64,31 @@ def _aligned(position: int) -> int:
 class Arena:
     """Allocated memory of an `ArenaPlan`; `memory` is int16 `(total / 2,)`."""
 
-    def __init__(self, plan: ArenaPlan, device: torch.device | str) -> None:
+    def __init__(self, plan: ArenaPlan, device: torch.device | str, memory: torch.Tensor | None = None) -> None:
+        """`memory` is taken over; without it there is the guard pattern everywhere."""
         self.plan = plan
-        self.memory = torch.full((plan.total // _UNIT,), GUARD_PATTERN, dtype=torch.int16, device=device)
+        if memory is None:
+            memory = torch.full((plan.total // _UNIT,), GUARD_PATTERN, dtype=torch.int16, device=device)
+        self.memory = memory
+        self._typed: dict[torch.dtype, torch.Tensor] = {}
 
     def flat(self, name: str) -> torch.Tensor:
         """A piece as a one-dimensional view of its dtype."""
-        piece = self.plan.pieces[name]
-        start = self.plan.offsets[name]
-        # An odd number of bytes (fp8) is cut out of whole units; the rest of the last unit is guard.
-        units = self.memory[start // _UNIT : start // _UNIT + math.ceil(piece.nbytes / _UNIT)]
-        return units.view(piece.dtype)[: piece.elements]
+        return self.strided(name, (self.plan.pieces[name].elements,), (1,))
 
-    def shaped(self, name: str, shape: Iterable[int]) -> torch.Tensor:
+    def shaped(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         """A piece as a dense view of this shape."""
-        return self.flat(name).view(tuple(shape))
+        stride = [1]
+        for size in reversed(shape[1:]):
+            stride.append(stride[-1] * size)
+        return self.strided(name, shape, stride[len(shape) - 1 :: -1] if shape else ())
 
-    def strided(self, name: str, shape: Iterable[int], stride: Iterable[int], offset: int = 0) -> torch.Tensor:
+    def strided(self, name: str, shape: Sequence[int], stride: Sequence[int], offset: int = 0) -> torch.Tensor:
         """A piece seen through strides; `offset` and `stride` in elements."""
-        flat = self.flat(name)
-        return torch.as_strided(flat, tuple(shape), tuple(stride), flat.storage_offset() + offset)
+        dtype = self.plan.pieces[name].dtype
+        if dtype not in self._typed:
+            self._typed[dtype] = self.memory.view(dtype)
+        return self._typed[dtype].as_strided(shape, stride, self.plan.offsets[name] // dtype.itemsize + offset)
 
     def equals(self, other: Arena) -> bool:
         """Whether every byte is the same, guards included; a handful of kernels and one synchronisation."""

@@ -5,27 +5,34 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from pagedbench.layout.batch import BatchLayout
+from pagedbench.layout.batch import BatchLayout, IntArray
 from pagedbench.layout.regions import Region, slot_regions
 from pagedbench.scenario.model import Distribution, Inputs, Poison
 from pagedbench.tensors.arena import GUARD_PATTERN
-from pagedbench.tensors.bits import LARGE
-from pagedbench.tensors.inputs import LogicalInputs, draw
+from pagedbench.tensors.bits import LARGE, bits
+from pagedbench.tensors.identity import kept
+from pagedbench.tensors.inputs import LogicalInputs, draw, new_token_keys
 from pagedbench.tensors.pool import Pool, put_slots
+from pagedbench.tensors.transfer import all_to_device
 
 FillValue = float | Literal["decoy", "keys", "large"]
 """A number; plausible random values; the sequence's own keys (HIDDEN only); or the largest sensible finite number."""
 
 UNREAD = (Region.TRASH, Region.NEW, Region.TAIL, Region.UNNEEDED, Region.FREE)
 """The regions that hold no key before the call. HIDDEN ones do, of tokens that no row sees."""
+
+DECOYS = 61
+"""Different decoys; a prime, so that the same one does not stand at the same offset of every block."""
 
 _ROWS_AT_ONCE = 1 << 16
 
@@ -50,8 +57,7 @@ class Fill:
         """
         if kind == "none":
             return cls.regions({Region.HIDDEN: "keys"}, {Region.HIDDEN: "keys"})
-        value: FillValue = "large" if kind == "large" else float(kind)
-        everywhere = dict.fromkeys(UNREAD, value) | {Region.HIDDEN: "large"}
+        everywhere = _everywhere(kind)
         return cls(everywhere, everywhere)
 
     @classmethod
@@ -60,76 +66,60 @@ class Fill:
         return cls(k or {}, v or {})
 
 
+@lru_cache
+def _everywhere(kind: Poison) -> Mapping[Region, FillValue]:
+    """One mapping for each kind, so that two fills with it can be told to be the same."""
+    value: FillValue = "large" if kind == "large" else float(kind)
+    return dict.fromkeys(UNREAD, value) | {Region.HIDDEN: "large"}
+
+
 class SlotMap:
-    """A layout's slots by what they are, as index tensors on one device; made once a layout."""
+    """A layout's slots by what they are, as index tensors on one device; made once a layout, in one transfer.
+
+    `counts`: how many slots each region has. `visible_keys`, `hidden_keys`: cached keys in such slots, as their indices
+    in the logical keys (None for all), and their slots. `new_keys`: the logical keys of the new tokens, in query order;
+    empty where nothing is appended.
+    """
 
     def __init__(self, layout: BatchLayout, device: torch.device) -> None:
-        self._layout = layout
-        self._device = device
-        self._regions = slot_regions(layout)
+        regions = slot_regions(layout)
+        found = np.bincount(regions, minlength=len(Region))
+        self.counts: Mapping[Region, int] = {region: int(found[region]) for region in Region}
+        cached = [_cached_keys(layout, regions, region) for region in (Region.VISIBLE, Region.HIDDEN)]
+        new_keys = new_token_keys(layout) if layout.append else np.zeros(0, np.int64)
+        slots = [np.flatnonzero(regions == region) for region in Region]
+        keys = [array for index in cached for array in (index, layout.read_slots[index])]
+        sent = all_to_device([new_keys, *keys, *slots], device)
+        self.new_keys, visible, visible_slots, hidden, hidden_slots = sent[:5]
+        self.visible_keys = (None if len(visible) == layout.total_k else visible, visible_slots)
+        self.hidden_keys = (None if len(hidden) == layout.total_k else hidden, hidden_slots)
+        self._slots = {(region,): sent[5 + region] for region in Region}
 
-    @cached_property
-    def counts(self) -> Mapping[Region, int]:
-        """How many slots each region has."""
-        found = np.bincount(self._regions, minlength=len(Region))
-        return {region: int(found[region]) for region in Region}
-
-    def slots(self, region: Region) -> torch.Tensor:
-        """The slots of a region, ascending, int64."""
-        if region not in self._slots:
-            self._slots[region] = self._to_device(np.flatnonzero(self._regions == region))
-        return self._slots[region]
-
-    @cached_property
-    def _slots(self) -> dict[Region, torch.Tensor]:
-        return {}
-
-    @cached_property
-    def visible_keys(self) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Cached keys in VISIBLE slots: their indices in the logical keys (None for all), and their slots."""
-        return self._keys_in(Region.VISIBLE)
-
-    @cached_property
-    def hidden_keys(self) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Cached keys in HIDDEN slots, likewise."""
-        return self._keys_in(Region.HIDDEN)
-
-    def _keys_in(self, region: Region) -> tuple[torch.Tensor | None, torch.Tensor]:
-        layout = self._layout
-        starts = layout.cu_seqlens_k[:-1].astype(np.int64)
-        key = np.arange(layout.total_k) - np.repeat(starts, layout.total_seqlens)
-        wanted = (key < np.repeat(layout.cache_seqlens, layout.total_seqlens)) & (layout.read_slots >= 0)
-        if len(self._regions):
-            wanted &= self._regions[np.maximum(layout.read_slots, 0)] == region
-        chosen = np.flatnonzero(wanted)
-        index = None if len(chosen) == layout.total_k else self._to_device(chosen)
-        return index, self._to_device(layout.read_slots[chosen])
-
-    def _to_device(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array.astype(np.int64, copy=False)).to(self._device)
+    def slots(self, *regions: Region) -> torch.Tensor:
+        """The slots of some regions, region by region, ascending in each, int64."""
+        if regions not in self._slots:
+            self._slots[regions] = torch.cat([self._slots[(region,)] for region in regions])
+        return self._slots[regions]
 
 
-class _ByIdentity:
-    """A key for a layout, whose arrays have no hash; keeps it alive, so that its id stays its own."""
-
-    def __init__(self, layout: BatchLayout) -> None:
-        self.layout = layout
-
-    def __hash__(self) -> int:
-        return id(self.layout)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByIdentity) and other.layout is self.layout
+def _cached_keys(layout: BatchLayout, regions: NDArray[np.uint8], region: Region) -> IntArray:
+    """The logical keys that are in the cache before the call, in a slot of this region."""
+    starts = layout.cu_seqlens_k[:-1].astype(np.int64)
+    key = np.arange(layout.total_k) - np.repeat(starts, layout.total_seqlens)
+    wanted = (key < np.repeat(layout.cache_seqlens, layout.total_seqlens)) & (layout.read_slots >= 0)
+    if len(regions):
+        wanted &= regions[np.maximum(layout.read_slots, 0)] == region
+    return np.flatnonzero(wanted)
 
 
 def slot_map(layout: BatchLayout, device: torch.device | str) -> SlotMap:
     """The slot map of a layout on a device; the last few are kept."""
-    return _slot_map(_ByIdentity(layout), torch.device(device))
+    return _slot_map(layout, torch.device(device))
 
 
-@lru_cache(maxsize=4)
-def _slot_map(key: _ByIdentity, device: torch.device) -> SlotMap:
-    return SlotMap(key.layout, device)
+@kept(4)
+def _slot_map(layout: BatchLayout, device: torch.device) -> SlotMap:
+    return SlotMap(layout, device)
 
 
 def fill_pool(pool: Pool, fill: Fill, inputs: LogicalInputs, layout: BatchLayout, how: Inputs) -> None:
@@ -150,49 +140,56 @@ def fill_pool(pool: Pool, fill: Fill, inputs: LogicalInputs, layout: BatchLayout
 
 @dataclass(frozen=True)
 class _Decoys:
+    """Random rows that look like keys: `DECOYS` of them, given to slots in turn."""
+
     stream: str
     how: Distribution
     seed: int
 
-    def rows(self, count: int, like: torch.Tensor) -> torch.Tensor:
-        return draw(self.stream, self.how, (count, *like.shape[2:]), like.dtype, self.seed, like.device)
+    def put(self, cache: torch.Tensor, slots: torch.Tensor) -> None:
+        """Fill these slots."""
+        rows = _decoy_rows(self, tuple(cache.shape[2:]), cache.dtype, cache.device)
+        for at in torch.split(slots, _ROWS_AT_ONCE):
+            put_slots(cache, at, bits(rows)[at % DECOYS].view(cache.dtype))
+
+
+@lru_cache(maxsize=8)
+def _decoy_rows(decoys: _Decoys, row: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return draw(decoys.stream, decoys.how, (DECOYS, *row), dtype, decoys.seed, device)
 
 
 def _fill_unseen(cache: torch.Tensor, values: Mapping[Region, FillValue], slots: SlotMap, decoys: _Decoys) -> None:
-    """Regions that hold no key: the largest region's value everywhere, then the exceptions."""
+    """Regions that hold no key: the number that most slots hold everywhere, then the exceptions, then decoys."""
     present = [region for region in (*UNREAD, Region.HIDDEN) if slots.counts[region]]
-    wanted = {region: values.get(region, "decoy") for region in present}
-    plain = {region: _number(value, cache.dtype) for region, value in wanted.items()}
-    numbers = {region: number for region, number in plain.items() if number is not None}
-    base = max(numbers, key=lambda region: slots.counts[region], default=None)
-    if base is not None and not np.isnan(numbers[base]):
-        cache.fill_(numbers[base])
+    by_number: dict[float | None, list[Region]] = {}
     for region in present:
-        number = plain[region]
-        if number is None and wanted[region] == "decoy":
-            put_slots(cache, slots.slots(region), decoys.rows(slots.counts[region], cache))
-        elif number is not None and base is not None and not _same(number, numbers[base]):
-            row = torch.full((1, *cache.shape[2:]), number, dtype=cache.dtype, device=cache.device)
-            put_slots(cache, slots.slots(region), row)
+        by_number.setdefault(_number(values.get(region, "decoy"), cache.dtype), []).append(region)
+    with_decoys = [r for r in by_number.pop(None, []) if values.get(r, "decoy") == "decoy"]
+    ordered = sorted(by_number, key=lambda number: -sum(slots.counts[r] for r in by_number[number]))
+    for number in ordered[:1]:
+        if number is not None and not np.isnan(number):
+            cache.fill_(number)
+    for number in ordered[1:]:
+        row = torch.full((1, *cache.shape[2:]), number, dtype=cache.dtype, device=cache.device)
+        put_slots(cache, slots.slots(*by_number[number]), row)
+    if with_decoys:
+        decoys.put(cache, slots.slots(*with_decoys))
 
 
 def _number(value: FillValue, dtype: torch.dtype) -> float | None:
+    """The number as the dtype can hold it; None for what is no number. NaN is one object, so that it equals itself."""
     if value == "large":
         return LARGE[dtype]
     if not isinstance(value, (int, float)):
         return None
     # fp8 e4m3 has no infinity; what does not fit becomes NaN.
     fits = dtype.itemsize > 1 or abs(value) <= LARGE[dtype]
-    return float(value) if fits else float("nan")
-
-
-def _same(a: float, b: float) -> bool:
-    return a == b or (np.isnan(a) and np.isnan(b))
+    return float(value) if fits and not np.isnan(value) else math.nan
 
 
 def _put_keys(cache: torch.Tensor, keys: tuple[torch.Tensor | None, torch.Tensor], rows: torch.Tensor) -> None:
     for index, slots in _parts(*keys):
-        put_slots(cache, slots, rows[index])
+        put_slots(cache, slots, bits(rows)[index].view(rows.dtype))
 
 
 def _parts(index: torch.Tensor | None, slots: torch.Tensor) -> Iterator[tuple[slice | torch.Tensor, torch.Tensor]]:
