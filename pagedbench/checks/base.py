@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
+import torch
+
 from pagedbench.backends.base import Backend, Output
 from pagedbench.backends.execute import execute
 from pagedbench.layout.batch import BatchLayout
@@ -18,7 +20,7 @@ from pagedbench.oracle.as_given import as_given
 from pagedbench.oracle.reference import Reference, reference
 from pagedbench.scenario.model import Scenario
 from pagedbench.tensors.inputs import LogicalInputs, random_inputs
-from pagedbench.tensors.prepare import Fill, Prepared, prepare
+from pagedbench.tensors.prepare import Fill, Prepared, image_of, prepare
 from pagedbench.words import AttnPath, Verdict
 
 
@@ -91,17 +93,29 @@ class CheckContext:
         """One execution of the scenario as it stands."""
         return self.execute()
 
+    @property
+    def _poison(self) -> Fill:
+        return Fill.poison(self.scenario.inputs.poison)
+
+    @cached_property
+    def _image(self) -> torch.Tensor | None:
+        """The memory of the scenario's own call, which most checks begin with."""
+        return image_of(self.scenario, self.layout, self.inputs, self._poison, self.device)
+
     def prepare(
         self, *, inputs: LogicalInputs | None = None, layout: BatchLayout | None = None, fill: Fill | None = None
     ) -> Prepared:
         """A fresh call on fresh memory: the scenario's, with other numbers, another placement or another fill."""
+        chosen = fill or self._poison
+        own = layout is None and inputs is None and chosen.k is self._poison.k and chosen.v is self._poison.v
         return prepare(
             self.scenario,
             self.layout if layout is None else layout,
             self.inputs if inputs is None else inputs,
             self.path,
             self.device,
-            fill=fill,
+            fill=chosen,
+            image=self._image if own else None,
         )
 
     def execute(

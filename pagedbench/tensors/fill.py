@@ -55,8 +55,6 @@ class Fill:
         Hidden keys are real keys of an engine and finite: under NaN or Inf they are `large`, and the check of leaks
         goes further. `none` leaves them their values.
         """
-        if kind == "none":
-            return cls.regions({Region.HIDDEN: "keys"}, {Region.HIDDEN: "keys"})
         everywhere = _everywhere(kind)
         return cls(everywhere, everywhere)
 
@@ -69,6 +67,8 @@ class Fill:
 @lru_cache
 def _everywhere(kind: Poison) -> Mapping[Region, FillValue]:
     """One mapping for each kind, so that two fills with it can be told to be the same."""
+    if kind == "none":
+        return {Region.HIDDEN: "keys"}
     value: FillValue = "large" if kind == "large" else float(kind)
     return dict.fromkeys(UNREAD, value) | {Region.HIDDEN: "large"}
 

@@ -14,6 +14,7 @@ import torch
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.scenario.model import Scenario
 from pagedbench.tensors.bits import torch_dtype
+from pagedbench.tensors.placed import arena_plan
 from pagedbench.words import AttnPath
 
 ORACLE_WORKSPACE = {"cpu": 512 << 20, "cuda": 4 << 30}
@@ -42,8 +43,6 @@ class MemoryNeed:
 
 def estimate_bytes(scenario: Scenario, layout: BatchLayout, path: AttnPath, device: str = "cpu") -> MemoryNeed:
     """What the checks of a cell hold at one time, in bytes, from above; `device` is `"cpu"` or `"cuda"`."""
-    from pagedbench.tensors.prepare import arena_plan
-
     attention = scenario.attention
     kv_row = attention.num_kv_heads * (attention.head_dim + attention.head_dim_v)
     kv_bytes = layout.total_k * kv_row * torch_dtype(attention.kv_dtype).itemsize

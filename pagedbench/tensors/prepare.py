@@ -7,7 +7,6 @@ must be after the call. How much memory that takes is in `memory.py`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,23 +14,34 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pagedbench.errors import UsageError
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.layout.given import layout_as_given
 from pagedbench.scenario.model import Scenario
-from pagedbench.tensors.arena import Arena, ArenaPlan, Piece, plan_arena
-from pagedbench.tensors.bits import torch_dtype
+from pagedbench.tensors.arena import GUARD_PATTERN, Arena
+from pagedbench.tensors.bits import bits
 from pagedbench.tensors.call import Call, CallSpec, HostArrays
-from pagedbench.tensors.fill import Fill, fill_pool
-from pagedbench.tensors.inputs import LogicalInputs, new_tokens
+from pagedbench.tensors.fill import Fill, fill_pool, slot_map
+from pagedbench.tensors.identity import kept
+from pagedbench.tensors.inputs import LogicalInputs
 from pagedbench.tensors.memory import MemoryNeed, available_bytes, estimate_bytes
-from pagedbench.tensors.pool import Pool, PoolShape, pool_pieces, put_slots
+from pagedbench.tensors.placed import placed, pool_shape
+from pagedbench.tensors.pool import Pool, put_slots
+from pagedbench.tensors.transfer import all_to_device
 from pagedbench.words import AttnPath
 
-__all__ = ["Fill", "MemoryNeed", "Prepared", "available_bytes", "call_spec", "estimate_bytes", "prepare"]
+__all__ = [
+    "Fill",
+    "MemoryNeed",
+    "Prepared",
+    "available_bytes",
+    "call_spec",
+    "estimate_bytes",
+    "image_of",
+    "pool_shape",
+    "prepare",
+]
 
-INDEX_ARRAYS = ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "total_seqlens", "block_table")
-_SMALL_GUARD = 512
+MOST_IMAGE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,7 @@ class Prepared:
     layout: BatchLayout
     scenario: Scenario
     fill: Fill
+    image: torch.Tensor | None = None
 
     @property
     def arena(self) -> Arena:
@@ -57,14 +68,14 @@ class Prepared:
         arena's memory before the call, where it is not what `prepare` makes.
         """
         path, device = self.call.spec.path, self.call.q.device
-        after = prepare(self.scenario, self.layout, self.inputs, path, device, fill=self.fill)
+        after = prepare(self.scenario, self.layout, self.inputs, path, device, fill=self.fill, image=self.image)
         if start is not None:
             after.arena.memory.copy_(start)
         if after.call.k_new is not None and after.call.v_new is not None:
-            live = torch.from_numpy(np.flatnonzero(~self.layout.dead[self.layout.row_sequence()])).to(device)
-            slots = torch.from_numpy(self._written()).to(device)[live]
-            put_slots(after.pool.k, slots, after.call.k_new[live])
-            put_slots(after.pool.v, slots, after.call.v_new[live])
+            live = np.flatnonzero(~self.layout.dead[self.layout.row_sequence()])
+            tokens, slots = all_to_device([live, self._written()[live]], device)
+            for cache, new in ((after.pool.k, after.call.k_new), (after.pool.v, after.call.v_new)):
+                put_slots(cache, slots, bits(new)[tokens].view(new.dtype))
         return after
 
     def _written(self) -> NDArray[np.int64]:
@@ -83,42 +94,65 @@ def prepare(
     device: torch.device | str,
     *,
     fill: Fill | None = None,
+    image: torch.Tensor | None = None,
 ) -> Prepared:
-    """A fresh call. `fill` defaults to the scenario's poison; the scenario's `override` is obeyed."""
+    """A fresh call. `fill` defaults to the scenario's poison; the scenario's `override` is obeyed.
+
+    `image` is what `image_of` gave for the same scenario, layout, inputs and fill, whose output memory may differ.
+    """
     chosen = fill or Fill.poison(scenario.inputs.poison)
     spec = call_spec(scenario, layout, path, device)
-    arena = Arena(arena_plan(scenario, layout), device)
-    pool = Pool(arena, pool_shape(scenario, layout))
-    fill_pool(pool, chosen, inputs, layout, scenario.inputs)
-    host = _index_arrays(scenario, layout)
-    for name, array in host.items():
-        arena.shaped(name, array.shape).copy_(array)
+    batch = placed(scenario, layout, device)
+    arena = Arena(batch.plan, device, None if image is None else image.clone())
+    pool = Pool(arena, batch.shape)
+    new = _new_token_views(arena, spec)
+    q = arena.shaped("q", inputs.q.shape)
+    if image is None:
+        fill_pool(pool, chosen, inputs, layout, scenario.inputs)
+        batch.put_tables(arena)
+        q.copy_(inputs.q)
+        _put_new_tokens(new, inputs, slot_map(layout, device).new_keys)
     call = Call(
         spec=spec,
-        q=_copied(arena, "q", inputs.q),
+        q=q,
         k_cache=pool.k,
         v_cache=pool.v,
-        **{name: arena.shaped(name, array.shape) for name, array in host.items()},
-        write_slots=_slots(scenario, "write_slots", layout.write_slots, device),
-        read_slots=_slots(scenario, "read_slots", _gatherable(layout), device),
+        **{name: arena.shaped(name, array.shape) for name, array in batch.host.items()},
+        write_slots=batch.write_slots,
+        read_slots=batch.read_slots,
         max_seqlen_q=spec.max_seqlen_q,
         max_seqlen_k=spec.max_seqlen_k,
         k_scale=scenario.attention.k_scale,
         v_scale=scenario.attention.v_scale,
         out=_output_memory(arena, spec, chosen.out),
-        host=HostArrays(**host),
-        **_per_head(arena, scenario),
-        **_appended(arena, inputs, layout),
+        host=HostArrays(**batch.host),
+        **{name: arena.flat(name) for name in batch.per_head},
+        **new,
     )
-    return Prepared(call, pool, inputs, layout, scenario, chosen)
+    return Prepared(call, pool, inputs, layout, scenario, chosen, image)
+
+
+def image_of(
+    scenario: Scenario, layout: BatchLayout, inputs: LogicalInputs, fill: Fill, device: torch.device | str
+) -> torch.Tensor | None:
+    """The memory of such a call, for `prepare` to copy: one kernel a call. None where a copy would take much room."""
+    if placed(scenario, layout, device).plan.total > MOST_IMAGE_BYTES:
+        return None
+    untouched = dataclasses.replace(fill, out=GUARD_PATTERN)
+    return prepare(scenario, layout, inputs, AttnPath.VARLEN, device, fill=untouched).arena.memory
 
 
 def call_spec(scenario: Scenario, layout: BatchLayout, path: AttnPath, device: torch.device | str) -> CallSpec:
     """The facts about the call, overrides included. An empty batch counts as one of single query tokens."""
+    return _call_spec(scenario, layout, path, torch.device(device))
+
+
+@kept(8)
+def _call_spec(scenario: Scenario, layout: BatchLayout, path: AttnPath, device: torch.device) -> CallSpec:
     attention, cache = scenario.attention, scenario.cache.layout
     spec = CallSpec(
         path=path,
-        device=torch.device(device).type,
+        device=device.type,
         batch=layout.batch,
         query_len=layout.uniform_query_len if layout.batch else 1,
         max_seqlen_q=layout.max_seqlen_q,
@@ -155,103 +189,24 @@ def call_spec(scenario: Scenario, layout: BatchLayout, path: AttnPath, device: t
     return dataclasses.replace(spec, **given)
 
 
-def pool_shape(scenario: Scenario, layout: BatchLayout) -> PoolShape:
-    """The pool that the scenario's layout needs."""
-    attention = scenario.attention
-    return PoolShape(
-        layout.num_blocks,
-        layout.block_size,
-        attention.num_kv_heads,
-        attention.head_dim,
-        attention.head_dim_v,
-        torch_dtype(attention.kv_dtype),
-        scenario.cache.layout,
-    )
-
-
-def arena_plan(scenario: Scenario, layout: BatchLayout) -> ArenaPlan:
-    """All memory that a call hands over, by piece, in the order in which it lies."""
-    attention = scenario.attention
-    kv, tokens = torch_dtype(attention.kv_dtype), layout.total_q
-    new = tokens * attention.num_kv_heads if layout.append else 0
-    pieces = [
-        *pool_pieces(pool_shape(scenario, layout)),
-        _token_piece("q", torch_dtype(attention.q_dtype), tokens * attention.num_heads * attention.head_dim, tokens),
-        _token_piece("k_new", kv, new * attention.head_dim, tokens),
-        _token_piece("v_new", kv, new * attention.head_dim_v, tokens),
-        _token_piece("out", torch_dtype(attention.dtype), tokens * attention.num_heads * attention.head_dim_v, tokens),
-        Piece("sinks", torch.float32, attention.num_heads, _SMALL_GUARD),
-        Piece("alibi_slopes", torch.float32, attention.num_heads, _SMALL_GUARD),
-    ]
-    for name, array in _index_arrays(scenario, layout).items():
-        pieces.append(Piece(name, array.dtype, array.numel(), _SMALL_GUARD))
-    return plan_arena(pieces)
-
-
-def _token_piece(name: str, dtype: torch.dtype, elements: int, tokens: int) -> Piece:
-    """A piece with room for two tokens of guard, so that a row written past the end is caught."""
-    per_token = elements // tokens if tokens else 0
-    return Piece(name, dtype, elements, max(2 * per_token * dtype.itemsize, _SMALL_GUARD))
-
-
-def _index_arrays(scenario: Scenario, layout: BatchLayout) -> dict[str, torch.Tensor]:
-    """Host copies of the index arrays in the scenario's dtypes, wrong where the scenario wants them wrong."""
-    arrays = {}
-    for name in INDEX_ARRAYS:
-        given = scenario.override.values.get(name)
-        right: NDArray[Any] = getattr(layout, name)
-        array = right if given is None else _overridden(name, given, right)
-        dtype = scenario.attention.index_dtype.get(name, "int32")
-        arrays[name] = torch.from_numpy(np.ascontiguousarray(array.astype(dtype, copy=False)))
-    return arrays
-
-
-def _overridden(name: str, given: object, right: NDArray[Any]) -> NDArray[Any]:
-    array = np.array(given)
-    if array.ndim != right.ndim or array.dtype.kind not in "iu":
-        raise UsageError(f"override.{name}: found shape {array.shape}, needed integers in {right.ndim} dimension(s)")
-    return array
-
-
-def _slots(scenario: Scenario, name: str, right: NDArray[np.int64], device: torch.device | str) -> torch.Tensor:
-    given = scenario.override.values.get(name)
-    array = right if given is None else _overridden(name, given, right).astype(np.int64)
-    return torch.from_numpy(array).to(device)
-
-
-def _gatherable(layout: BatchLayout) -> NDArray[np.int64]:
-    """Read slots for a gather. A key that nobody sees may have no slot; it is read from its sequence's last one."""
-    slots = layout.read_slots
-    missing = np.flatnonzero(slots < 0)
-    if len(missing) == 0:
-        return slots
-    sequence = np.searchsorted(layout.cu_seqlens_k, missing, side="right") - 1
-    filled: NDArray[np.int64] = slots.copy()
-    filled[missing] = np.maximum(slots[layout.cu_seqlens_k[sequence + 1] - 1], 0)
-    return filled
-
-
-def _copied(arena: Arena, name: str, values: torch.Tensor) -> torch.Tensor:
-    return arena.shaped(name, values.shape).copy_(values)
-
-
 def _output_memory(arena: Arena, spec: CallSpec, pattern: int) -> torch.Tensor:
     out = arena.shaped("out", (spec.total_q, spec.num_heads, spec.head_dim_v))
-    out.view(torch.int16).fill_(pattern)
+    if pattern != GUARD_PATTERN:
+        out.view(torch.int16).fill_(pattern)
     return out
 
 
-def _per_head(arena: Arena, scenario: Scenario) -> Mapping[str, torch.Tensor]:
-    given = {"sinks": scenario.attention.sinks, "alibi_slopes": scenario.attention.alibi_slopes}
+def _new_token_views(arena: Arena, spec: CallSpec) -> dict[str, torch.Tensor]:
+    if not spec.append:
+        return {}
+    shape = (spec.total_q, spec.num_kv_heads)
     return {
-        name: _copied(arena, name, torch.tensor(values, dtype=torch.float32))
-        for name, values in given.items()
-        if values is not None
+        "k_new": arena.shaped("k_new", (*shape, spec.head_dim)),
+        "v_new": arena.shaped("v_new", (*shape, spec.head_dim_v)),
     }
 
 
-def _appended(arena: Arena, inputs: LogicalInputs, layout: BatchLayout) -> Mapping[str, torch.Tensor]:
-    if not layout.append:
-        return {}
-    k_new, v_new = new_tokens(inputs, layout)
-    return {"k_new": _copied(arena, "k_new", k_new), "v_new": _copied(arena, "v_new", v_new)}
+def _put_new_tokens(new: dict[str, torch.Tensor], inputs: LogicalInputs, keys: torch.Tensor) -> None:
+    for name, values in (("k_new", inputs.k), ("v_new", inputs.v)):
+        if name in new:
+            torch.index_select(bits(values), 0, keys, out=bits(new[name]))
