@@ -83,11 +83,12 @@ def _unstable(context: CheckContext, failed: Sequence[CheckResult]) -> list[Diag
 
 @dataclass
 class _Suspect:
-    """A hypothesis on trial: rows explained so far, of those asked about."""
+    """A hypothesis on trial: rows explained, of those asked about, and how far its numbers are from those seen."""
 
     fault: Fault
     explained: int = 0
     asked: int = 0
+    distance: float = 0.0
 
     @property
     def score(self) -> float:
@@ -101,7 +102,8 @@ def _compare(context: CheckContext, probes: Sequence[Probe], deadline: float) ->
     right_agrees = True
     for probe in probes:
         seen = probe.ask(context)
-        wrong = ~probe.agree(seen, probe.ask(_with_backend(context, None)))
+        agree_right = probe.agree_right or probe.agree
+        wrong = ~agree_right(seen, probe.ask(_with_backend(context, None)))
         right_agrees &= not bool(wrong.any())
         for suspect in list(suspects):
             if time.monotonic() > until:
@@ -111,15 +113,17 @@ def _compare(context: CheckContext, probes: Sequence[Probe], deadline: float) ->
                 dropped.append(suspect)
     if right_agrees:
         return []
+    suspects.sort(key=lambda suspect: suspect.distance)  # stable: the catalogue's order among those that do the same
     how = "agrees in " + ", ".join(dict.fromkeys(probe.name for probe in probes))
     return [_named(suspect, how, rank) for rank, suspect in enumerate(suspects)] or _nearest(dropped)
 
 
 def _able_to_show(context: CheckContext) -> list[Fault]:
-    """The faults that do anything on this batch."""
+    """The faults that do anything on this batch, and do it in every call."""
     call = ready_call(context)
     right = program_for(call)
-    return [fault for fault in FAULTS if not effect(right, fault.change(right), context.layout).none]
+    changed = [(fault, fault.change(right)) for fault in FAULTS]
+    return [f for f, program in changed if not program.noise and not effect(right, program, context.layout).none]
 
 
 def _explains(context: CheckContext, probe: Probe, seen: Seen, wrong: torch.Tensor, suspect: _Suspect) -> bool:
@@ -131,6 +135,7 @@ def _explains(context: CheckContext, probe: Probe, seen: Seen, wrong: torch.Tens
         return False
     agreed = probe.agree(seen, guess)
     suspect.explained += int((agreed & wrong).sum())
+    suspect.distance += float((seen.values - guess.values).abs().nan_to_num(posinf=0.0).sum())
     return bool(agreed.all())
 
 

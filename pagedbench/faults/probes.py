@@ -26,6 +26,7 @@ from pagedbench.tensors.fill import Fill, FillValue
 from pagedbench.words import AttnPath
 
 _LSE_TOLERANCE = 1e-3
+_LSE_ERROR = 2e-5
 REPEATS = 10
 
 
@@ -45,17 +46,21 @@ class Seen:
 
 @dataclass(frozen=True)
 class Probe:
-    """`ask` runs a cell's backend; `agree` `(rows, num_heads)` bool tells where two sights are the same."""
+    """`ask` runs a cell's backend; `agree` `(rows, num_heads)` bool tells where two sights are the same.
+
+    `agree_right`, where it is given, is used for the right kernel in its place: it may be stricter.
+    """
 
     name: str
     ask: Callable[[CheckContext], Seen]
     agree: Callable[[Seen, Seen], torch.Tensor]
+    agree_right: Callable[[Seen, Seen], torch.Tensor] | None = None
 
 
 def probes_for(context: CheckContext) -> list[Probe]:
     """The probes that a cell allows, cheapest and most telling first."""
-    same = _Closeness(context)
-    numbers = Probe("the numbers", _Numbers(), same)
+    same, right = _Closeness(context, 2 * SLACK, _LSE_TOLERANCE), _Closeness(context, 1.0, _LSE_ERROR)
+    numbers = Probe("the numbers", _Numbers(), same, right)
     found = [numbers, *(_coded(side, attempt) for side, attempt in _codings(context))]
     return [*found, Probe("NaN in all that must not be read", _poisoned, same)]
 
@@ -134,9 +139,14 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 class _Closeness:
-    """Rows as close as rounding leaves them, in output and LSE; facts must be the same."""
+    """Rows as close as rounding leaves them, in output and LSE; facts must be the same.
 
-    def __init__(self, context: CheckContext) -> None:
+    The budget is a right row's. `more` half ulps of the row are allowed beside it: one for the rounding of what is
+    compared with, and more for a faulty row, whose own budget may be larger. `lse` is a relative error.
+    """
+
+    def __init__(self, context: CheckContext, more: float, lse: float) -> None:
+        self._more, self._lse = more, lse
         self._unit = UNIT[context.scenario.attention.dtype]
         traits = context.backend.traits_for(context.path)
         budget = row_budget(context.reference, context.scenario.attention, traits).out
@@ -148,9 +158,9 @@ class _Closeness:
     def __call__(self, a: Seen, b: Seen) -> torch.Tensor:
         own: torch.Tensor = torch.linalg.vector_norm(b.values.nan_to_num(), dim=-1)
         gap: torch.Tensor = torch.linalg.vector_norm(_distance(a.values, b.values), dim=-1)
-        close = gap <= self._allowed + 2 * SLACK * self._unit * own
+        close = gap <= self._allowed + self._more * self._unit * own
         if a.lse is not None and b.lse is not None:
-            close &= _distance(a.lse, b.lse) <= _LSE_TOLERANCE * (1 + b.lse.abs().nan_to_num(posinf=0.0))
+            close &= _distance(a.lse, b.lse) <= self._lse * (1 + b.lse.abs().nan_to_num(posinf=0.0))
         return close & (a.facts == b.facts) if bool(close.any()) else close
 
 
