@@ -7,7 +7,7 @@ be timed apart. An empty batch is called like any other: a backend that cannot t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,12 +45,19 @@ def tool_writes(backend: Backend, call: Call) -> bool:
 
 def execute(backend: Backend, call: Call) -> Output:
     """Plan and run every stage; the output of the attention stage. Does not synchronise."""
-    output: Output | None = None
-    for stage in stages(backend, call, backend.plan(call)):
-        output = stage.run()
-    if output is None:
-        raise TypeError(f"{backend.name} returned no Output from its {call.spec.path} function")
-    return output
+    return next(execute_again(backend, call, 1))
+
+
+def execute_again(backend: Backend, call: Call, times: int) -> Iterator[Output]:
+    """Plan once and run every stage so many times, as the layers of a model do. Outputs may share their memory."""
+    steps = stages(backend, call, backend.plan(call))
+    for _ in range(times):
+        output: Output | None = None
+        for stage in steps:
+            output = stage.run()
+        if output is None:
+            raise TypeError(f"{backend.name} returned no Output from its {call.spec.path} function")
+        yield output
 
 
 def _write(cache: PagedKVCache, call: Call) -> None:

@@ -143,7 +143,7 @@ class _Partial:
 
 
 def _shift(peak: torch.Tensor) -> torch.Tensor:
-    """What to take from scores before exp: their peak, 0 where there is none; exp(-inf - 0) is 0, -inf - -inf is NaN."""
+    """What to take from scores before exp: the peak, or 0 for -inf. exp(-inf - 0) is 0, where -inf - -inf is NaN."""
     return peak.masked_fill(peak.isinf(), 0.0)
 
 

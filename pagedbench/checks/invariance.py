@@ -7,6 +7,8 @@ only rows that leave their budget count; so it is throughout for backends that d
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +20,8 @@ from pagedbench.checks.rows import place_of
 from pagedbench.checks.variations import Variation, copied, not_applied, variations
 from pagedbench.tensors.bits import bits
 from pagedbench.words import Verdict, worst
+
+_COMPARED_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,8 @@ class Invariance:
 def _difference(context: CheckContext, base: Output, variation: Variation) -> Difference:
     found = Difference(variation)
     try:
-        for output in variation.run():
-            found = _with_run(context, base, output, found)
+        for outputs in _batches(variation.run()):
+            found = _with_runs(context, base, outputs, found)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever a backend raises is its verdict
@@ -78,24 +82,47 @@ def _difference(context: CheckContext, base: Output, variation: Variation) -> Di
     return found
 
 
-def _with_run(context: CheckContext, base: Output, output: Output, so_far: Difference) -> Difference:
-    """The difference with one more run taken into account."""
-    runs, variation = so_far.runs + 1, so_far.variation
-    differing = _bits_differ(base, output)
-    if not bool(differing.any()):
-        return Difference(variation, runs, so_far.unlike, so_far.largest, so_far.over, so_far.row, so_far.head)
+def _batches(outputs: Iterable[Output]) -> Iterator[list[Output]]:
+    """A few outputs at a time, to be compared at once; large ones are not kept."""
+    batch: list[Output] = []
+    for output in outputs:
+        batch.append(output)
+        if len(batch) * output.out.nbytes >= _COMPARED_BYTES:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _with_runs(context: CheckContext, base: Output, outputs: list[Output], so_far: Difference) -> Difference:
+    """The difference with more runs taken into account; one wait for the device if all are alike."""
+    differing = torch.stack([_bits_differ(base, output) for output in outputs])
+    unlike = differing.flatten(1).any(1).tolist()
+    found = dataclasses.replace(so_far, runs=so_far.runs + unlike.count(False))
+    for output, rows, differs in zip(outputs, differing, unlike, strict=True):
+        if differs:
+            found = _with_unlike(context, base, output, rows, found)
+    return found
+
+
+def _with_unlike(
+    context: CheckContext, base: Output, output: Output, differing: torch.Tensor, so_far: Difference
+) -> Difference:
+    """The difference with one more run that has other bits, in the rows `differing`."""
     over, row, head = _worst_share(context, output, differing)
     if over < so_far.over:
         over, row, head = so_far.over, so_far.row, so_far.head
     gap = (base.out.double() - output.out.double()).abs().nan_to_num(nan=torch.inf).max()
-    return Difference(variation, runs, so_far.unlike + 1, max(float(gap), so_far.largest), over, row, head)
+    largest = max(float(gap), so_far.largest)
+    return Difference(so_far.variation, so_far.runs + 1, so_far.unlike + 1, largest, over, row, head)
 
 
 def _bits_differ(base: Output, output: Output) -> torch.Tensor:
     """`(total_q, num_heads)` bool: rows whose output or LSE has other bits."""
     rows = (bits(base.out) != bits(output.out)).any(-1)
-    if base.lse is not None and output.lse is not None:
-        rows = rows | (bits(base.lse) != bits(output.lse))
+    mine, theirs = base.lse, output.lse
+    if mine is not None and theirs is not None:
+        rows |= bits(mine) != bits(theirs)
     return rows
 
 
@@ -108,8 +135,9 @@ def _worst_share(context: CheckContext, output: Output, differing: torch.Tensor)
         share = torch.maximum(share, comparison.lse.ratio)
     share = torch.where(differing[reference.rows], share, 0.0)
     largest, index = share.flatten().max(0)
-    row, head = divmod(int(index), share.shape[1])
-    return float(largest), int(reference.rows[row]), head
+    token = reference.rows[index // share.shape[1]]
+    over, row, head = torch.stack([largest, token.double(), (index % share.shape[1]).double()]).tolist()
+    return over, int(row), int(head)
 
 
 def _finding(context: CheckContext, found: Difference) -> Finding:

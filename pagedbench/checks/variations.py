@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from pagedbench.backends.base import Output
+from pagedbench.backends.execute import execute_again
 from pagedbench.checks.base import CheckContext
 from pagedbench.checks.reorder import Rearranged, chosen, copies
 from pagedbench.layout.batch import BatchLayout
@@ -22,6 +23,7 @@ from pagedbench.oracle.reference import attention_flops
 from pagedbench.scenario.model import AUTO_SPLITS, Padding
 from pagedbench.tensors.call import CallSpec
 from pagedbench.tensors.prepare import call_spec
+from pagedbench.tensors.transfer import to_device
 from pagedbench.words import AttnPath
 
 REPEATS_SMALL, REPEATS_LARGE = 20, 6
@@ -36,7 +38,7 @@ _PADDINGS: tuple[Padding, ...] = (-1, 0, "num_blocks", "decoy")
 
 @dataclass(frozen=True)
 class Variation:
-    """One other way. `bitwise`: the backend must give the same bits. `run` yields one output or several."""
+    """One other way. `bitwise`: the backend must give the same bits. `run` yields outputs in memory of their own."""
 
     name: str
     bitwise: bool
@@ -45,7 +47,8 @@ class Variation:
 
 def copied(output: Output) -> Output:
     """An output that later calls do not change."""
-    return Output(output.out.clone(), None if output.lse is None else output.lse.clone())
+    lse = output.lse
+    return Output(output.out.clone(), None if lse is None else lse.clone())
 
 
 def variations(context: CheckContext) -> Iterator[Variation]:
@@ -74,9 +77,8 @@ def _repeats(context: CheckContext) -> Variation:
     times = max(REPEATS_SMALL if small else REPEATS_LARGE, context.scenario.repeats)
 
     def run() -> Iterator[Output]:
-        prepared = context.prepare()
-        for _ in range(times):
-            yield context.execute(prepared).output
+        for output in execute_again(context.backend, context.prepare().call, times):
+            yield copied(output)
 
     return Variation("repeats", context.backend.traits_for(context.path).repeatable, run)
 
@@ -132,14 +134,14 @@ def _rearranged(context: CheckContext, other: Rearranged) -> Callable[[], Iterat
 
     def run() -> Iterator[Output]:
         output = context.execute(layout=other.layout, inputs=other.inputs).output
-        times = np.unique(other.tokens, return_counts=True)[1].max()
-        for rows in torch.arange(len(other.tokens)).chunk(int(times)):
-            base = copied(context.base.output)
-            tokens = torch.from_numpy(other.tokens)[rows].to(output.out.device)
-            base.out[tokens] = output.out[rows.to(tokens.device)]
-            if base.lse is not None and output.lse is not None:
-                base.lse[tokens] = output.lse[rows.to(tokens.device)]
-            yield base
+        times = int(np.bincount(other.tokens).max())
+        tokens, lse = to_device(other.tokens, context.device), output.lse
+        for part in np.split(np.arange(len(tokens)), times):
+            rows, placed = slice(part[0], part[-1] + 1), copied(context.base.output)
+            placed.out[tokens[rows]] = output.out[rows]
+            if placed.lse is not None and lse is not None:
+                placed.lse[tokens[rows]] = lse[rows]
+            yield placed
 
     return run
 
@@ -171,7 +173,7 @@ def _other_paths(context: CheckContext) -> Iterator[Variation]:
 
 def _with_path(context: CheckContext, path: AttnPath) -> CheckContext:
     other = dataclasses.replace(context, path=path)
-    other.__dict__["inputs"] = context.inputs
+    other.__dict__ |= {name: context.__dict__[name] for name in ("inputs", "_image") if name in context.__dict__}
     return other
 
 

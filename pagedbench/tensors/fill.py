@@ -93,7 +93,7 @@ class SlotMap:
         self.new_keys, visible, visible_slots, hidden, hidden_slots = sent[:5]
         self.visible_keys = (None if len(visible) == layout.total_k else visible, visible_slots)
         self.hidden_keys = (None if len(hidden) == layout.total_k else hidden, hidden_slots)
-        self._slots = {(region,): sent[5 + region] for region in Region}
+        self._slots: dict[tuple[Region, ...], torch.Tensor] = {(region,): sent[5 + region] for region in Region}
 
     def slots(self, *regions: Region) -> torch.Tensor:
         """The slots of some regions, region by region, ascending in each, int64."""
@@ -161,14 +161,18 @@ def _decoy_rows(decoys: _Decoys, row: tuple[int, ...], dtype: torch.dtype, devic
 def _fill_unseen(cache: torch.Tensor, values: Mapping[Region, FillValue], slots: SlotMap, decoys: _Decoys) -> None:
     """Regions that hold no key: the number that most slots hold everywhere, then the exceptions, then decoys."""
     present = [region for region in (*UNREAD, Region.HIDDEN) if slots.counts[region]]
-    by_number: dict[float | None, list[Region]] = {}
+    by_number: dict[float, list[Region]] = {}
+    with_decoys = []
     for region in present:
-        by_number.setdefault(_number(values.get(region, "decoy"), cache.dtype), []).append(region)
-    with_decoys = [r for r in by_number.pop(None, []) if values.get(r, "decoy") == "decoy"]
+        value = values.get(region, "decoy")
+        number = _number(value, cache.dtype)
+        if number is not None:
+            by_number.setdefault(number, []).append(region)
+        elif value == "decoy":
+            with_decoys.append(region)
     ordered = sorted(by_number, key=lambda number: -sum(slots.counts[r] for r in by_number[number]))
-    for number in ordered[:1]:
-        if number is not None and not np.isnan(number):
-            cache.fill_(number)
+    if ordered and not math.isnan(ordered[0]):
+        cache.fill_(ordered[0])
     for number in ordered[1:]:
         row = torch.full((1, *cache.shape[2:]), number, dtype=cache.dtype, device=cache.device)
         put_slots(cache, slots.slots(*by_number[number]), row)

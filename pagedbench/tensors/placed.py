@@ -38,7 +38,10 @@ class PlacedBatch:
         heads = {name: getattr(scenario.attention, name) for name in PER_HEAD}
         per_head = {name: np.asarray(values, np.float32) for name, values in heads.items() if values is not None}
         self.per_head = tuple(per_head)
-        slots = [_slots(scenario, "write_slots", layout.write_slots), _slots(scenario, "read_slots", _gatherable(layout))]
+        slots = [
+            _slots(scenario, "write_slots", layout.write_slots),
+            _slots(scenario, "read_slots", _gatherable(layout)),
+        ]
         self.write_slots, self.read_slots = all_to_device(slots, device)
         self._tables_at = self.plan.offsets[PER_HEAD[0]] // 2
         self._tables = to_device(self._image(per_head | {n: a.numpy() for n, a in self.host.items()}), device)
