@@ -27,7 +27,8 @@ from pagedbench.report.crossover import (
     splits_cost,
     values_on,
 )
-from pagedbench.report.table import duration, style_of, three_digits
+from pagedbench.report.figures import duration, three_digits
+from pagedbench.report.table import style_of
 from pagedbench.results.comparison import ComparisonRecord, PairRecord, SideRecord
 from pagedbench.words import Verdict
 

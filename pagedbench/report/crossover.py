@@ -276,16 +276,26 @@ def _cliffs_between(a: ComparisonRecord, b: ComparisonRecord, axis: str) -> list
             slow_us, quick_us = _us(slow.sides[side]), _us(quick.sides[side])
             if not slow_us or not quick_us:
                 continue
-            factor = slow_us / quick_us / max(1.0, _work_ratio(slow, quick))
+            factor = slow_us / quick_us / max(1.0, _work_ratio(slow, quick, side))
             if factor > CLIFF:
                 found.append(Cliff(slow, quick, side, axis, factor))
     return found
 
 
-def _work_ratio(a: ComparisonRecord, b: ComparisonRecord) -> float:
+def _work_ratio(a: ComparisonRecord, b: ComparisonRecord, side: int) -> float:
+    """How many times b's work a has to do, in what binds either of them: a step of more query tokens has more FLOPs,
+    which cost a kernel nothing that waits for its keys."""
     if not (a.work and b.work):
         return 1.0
-    return max(a.work[name] / max(b.work[name], 1) for name in ("bytes", "flops"))
+    names = {name for record in (a, b) for name in _binding(record.sides[side])}
+    return max(a.work[name] / max(b.work[name], 1) for name in names)
+
+
+def _binding(side: SideRecord) -> tuple[str, ...]:
+    roofline = side.measurement.roofline if side.measurement else None
+    if roofline is None:
+        return ("bytes", "flops")
+    return ("bytes",) if roofline.bound == "memory" else ("flops",)
 
 
 def _us(side: SideRecord) -> float:

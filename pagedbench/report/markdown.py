@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from pagedbench.report.figures import duration, three_digits
 from pagedbench.report.story import (
     Standing,
     clipped,
@@ -20,7 +21,7 @@ from pagedbench.report.story import (
     reproduce,
     standing,
 )
-from pagedbench.report.table import duration, failure_lines, reason_of_skip, three_digits
+from pagedbench.report.table import failure_lines, reason_of_skip
 from pagedbench.results.record import CellRecord
 
 MOST_CHARACTERS = 60_000

@@ -16,7 +16,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pagedbench.report.figures import duration, three_digits
 from pagedbench.report.story import machine
+from pagedbench.report.timing_table import timing_table
 from pagedbench.results.record import CellRecord, CheckDict, FindingDict
 from pagedbench.words import Verdict
 
@@ -49,6 +51,9 @@ def make_console(*, stderr: bool = False) -> Console:
 def render(records: Sequence[CellRecord]) -> RenderableType:
     """The table, then failures, skips, expectations, warnings and a summary line, as far as there are any."""
     parts: list[RenderableType] = [results_table(records)]
+    times = timing_table(records)
+    if times is not None:
+        parts += [Text(), times]
     for section in (_failures, _skips, _expected, _warnings, _floors, _remarks, _checks_run):
         parts.extend(section(records))
     return Group(*parts, summary(records))
@@ -73,7 +78,7 @@ def results_table(records: Sequence[CellRecord]) -> Table:
     table.add_column("path", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("error/budget", justify="right", no_wrap=True)
-    for name in ("time", "GB/s", "TFLOP/s") if timed else ():
+    for name in ("kernel", "GB/s", "TFLOP/s") if timed else ():
         table.add_column(name, justify="right", no_wrap=True)
     above = ""
     for record in records:
@@ -105,28 +110,6 @@ def _error(record: CellRecord) -> str:
         return "–"
     mark = "*" if record.sampled_rows is not None else ""
     return f"{record.worst_error:.2f}{mark}" if record.worst_error < 10 else f"{three_digits(record.worst_error)}{mark}"
-
-
-def duration(microseconds: float | None, spread: float | None = None) -> str:
-    """A time in the unit that suits it, with its spread in the same: `12.7 ±0.1 µs`."""
-    if microseconds is None:
-        return "–"
-    scale, unit = next((s, u) for s, u in ((1e6, "s"), (1e3, "ms"), (1.0, "µs"), (0.0, "µs")) if microseconds >= s)
-    scale = scale or 1.0
-    value = three_digits(microseconds / scale)
-    return f"{value} {unit}" if spread is None else f"{value} ±{three_digits(spread / scale)} {unit}"
-
-
-def three_digits(value: float | None) -> str:
-    """Three significant digits, without an exponent where one can do without: 0.0123, 1.23, 12.3, 1,234."""
-    if value is None:
-        return "–"
-    if value != 0 and abs(value) < 1e-3:
-        return f"{value:.0e}"
-    for limit, digits in ((99.95, 0), (9.995, 1), (0.9995, 2), (0.0, 3)):
-        if abs(value) >= limit:
-            return f"{value:,.{digits}f}"
-    raise AssertionError("unreachable: every number is at least 0 in size")
 
 
 def _failures(records: Sequence[CellRecord]) -> Iterator[RenderableType]:

@@ -7,7 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from pagedbench.report.table import duration, finding_line, render, three_digits
+from pagedbench.report.figures import duration, three_digits
+from pagedbench.report.table import finding_line, render
 from pagedbench.results.record import CellRecord, CheckDict
 from pagedbench.words import Verdict
 

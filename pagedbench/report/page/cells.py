@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from pagedbench.report.figures import duration, three_digits
 from pagedbench.report.page.cards import anchor, badge, details, kind
 from pagedbench.report.page.markup import Safe, tag
 from pagedbench.report.page.speed import of_cell, share
 from pagedbench.report.story import failures_first, standing
-from pagedbench.report.table import duration, reason_of_skip, three_digits
+from pagedbench.report.table import reason_of_skip
 from pagedbench.results.record import CellRecord
 from pagedbench.words import Verdict
 

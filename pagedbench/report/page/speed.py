@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from pagedbench.report.figures import duration, three_digits
 from pagedbench.report.page.markup import Safe, folded, tag
-from pagedbench.report.table import duration, three_digits
 from pagedbench.results.record import CellRecord
 
 MOST_DOTS = 150

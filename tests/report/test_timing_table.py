@@ -1,0 +1,63 @@
+"""The second table: a row a timed cell, with call, plan, bytes, FLOPs, the limit that binds and the stages' shares."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Any
+
+from rich.console import Console
+
+from pagedbench.report.timing_table import timing_table
+from pagedbench.results.record import CellRecord
+from pagedbench.words import Verdict
+
+
+def _quantity(median_ns: float) -> dict[str, Any]:
+    return {"name": "", "median": median_ns, "samples": [median_ns]}
+
+
+def _record(**changes: Any) -> CellRecord:
+    record = CellRecord("docs-decode", "torch", "varlen", "cuda", Verdict.PASS)
+    record.work = {"bytes": 614_400, "flops": 2_211_840}
+    record.timing = {
+        "quantities": {"kernel": _quantity(12_700.0), "call": _quantity(50_000.0)},
+        "stages": [
+            {"name": "write", "median": 500.0, "share": 0.04},
+            {"name": "gather", "median": 8_500.0, "share": 0.67},
+            {"name": "attention", "median": 3_700.0, "share": 0.29},
+        ],
+        "roofline": {"share": 0.83, "bound": "memory"},
+    } | changes
+    return record
+
+
+def _text(*records: CellRecord) -> str:
+    table = timing_table(records)
+    assert table is not None
+    console = Console(file=StringIO(), width=100, record=True)
+    console.print(table)
+    return console.export_text()
+
+
+def test_a_row_says_where_the_time_goes() -> None:
+    words = _text(_record()).split()
+    assert "50.0 µs".split() == words[words.index("50.0") : words.index("50.0") + 2]
+    for part in ("614", "k", "2.21", "M", "83%", "memory", "gather", "67%,"):
+        assert part in words
+
+
+def test_planning_has_a_column_only_where_something_was_planned() -> None:
+    assert "plan" not in _text(_record())
+    planned = {"kernel": _quantity(1e4), "call": _quantity(5e4), "plan": _quantity(2_600_000.0)}
+    assert "2.60 ms" in _text(_record(quantities=planned))
+
+
+def test_what_was_not_measured_is_a_dash_and_no_zero() -> None:
+    text = _text(_record(quantities={"kernel": _quantity(1e4)}, roofline=None))
+    assert text.count("–") == 2
+
+
+def test_cells_without_a_time_have_no_row() -> None:
+    untimed = CellRecord("docs-varlen", "torch", "decode", "cuda", Verdict.SKIPPED)
+    assert timing_table([untimed]) is None
+    assert "docs-varlen" not in _text(_record(), untimed)
