@@ -105,7 +105,7 @@ class WorkerProcess:
             )
         if time.monotonic() > deadline:
             self.kill()
-            raise WorkerGone(f"no answer within {seconds:g} s", timed_out=True)
+            raise WorkerGone(f"no answer within {round(seconds, 1):g} s", timed_out=True)
 
     def _resident_bytes(self) -> int:
         """Memory of the worker; of all its family under a wrapper, which starts the worker as a child."""
