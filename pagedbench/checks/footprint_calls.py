@@ -18,16 +18,16 @@ from pagedbench.checks.base import CheckContext
 from pagedbench.layout.regions import Region
 from pagedbench.scenario.model import Scenario
 from pagedbench.tensors.bits import torch_dtype
-from pagedbench.tensors.fill import Fill, FillValue, slot_map
+from pagedbench.tensors.fill import UNREAD, Fill, FillValue, slot_map
 from pagedbench.tensors.inputs import LogicalInputs
 from pagedbench.tensors.pool import put_slots
 
 # exp(-2048) is 0 in fp32, and q·k, 2048 / scale, still fits fp16 for backends that round scores to it.
 EXCLUDING_SCORE = 2048.0
 LARGEST_CODE = 14
-UNREAD = (Region.TRASH, Region.NEW, Region.TAIL, Region.UNNEEDED, Region.FREE)
-_ZEROS: dict[Region, FillValue] = {**dict.fromkeys(UNREAD, 0.0), Region.HIDDEN: "keys"}
-_FILL = Fill.regions(_ZEROS, _ZEROS)
+# Every other slot is given codes of its own; NaN costs nothing until then.
+_CODED: dict[Region, FillValue] = {**dict.fromkeys(UNREAD, math.nan), Region.HIDDEN: "keys"}
+_FILL = Fill.regions(_CODED, _CODED)
 _SLOTS_AT_ONCE = 1 << 16
 
 
@@ -100,10 +100,9 @@ def run_coded(context: CheckContext, call: CodedCall, coding: Coding) -> Output:
     inputs = LogicalInputs(q, _keys(call.included, coding, spec.head_dim, kv), _values(call.codes, coding, kv))
     prepared = context.prepare(inputs=inputs, fill=_FILL)
     slots = slot_map(context.layout, prepared.pool.k.device)
-    for region in UNREAD:
-        for at in torch.split(slots.slots(region), _SLOTS_AT_ONCE):
-            put_slots(prepared.pool.v, at, _values(call.unread_codes(at), coding, kv))
-            put_slots(prepared.pool.k, at, _keys(call.unread_included(at), coding, spec.head_dim, kv))
+    for at in torch.split(slots.slots(*UNREAD), _SLOTS_AT_ONCE):
+        put_slots(prepared.pool.v, at, _values(call.unread_codes(at), coding, kv))
+        put_slots(prepared.pool.k, at, _keys(call.unread_included(at), coding, spec.head_dim, kv))
     if prepared.call.sinks is not None and coding.sink is not None:
         prepared.call.sinks.fill_(coding.sink)
     if prepared.call.alibi_slopes is not None:

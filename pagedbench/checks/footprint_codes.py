@@ -14,6 +14,7 @@ import torch
 
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.tensors.inputs import LogicalInputs, unify_shared
+from pagedbench.tensors.transfer import all_to_device, to_device
 
 LEVELS = 4
 """Codes are differences of `LEVELS` even or odd steps, so their magnitude is at most 2 * LEVELS - 1."""
@@ -41,12 +42,10 @@ def rows_of(layout: BatchLayout, device: torch.device | str) -> Rows:
     """The rows of a layout."""
     sequence = layout.row_sequence()
     offset = layout.cu_seqlens_k[:-1].astype(np.int64)[sequence]
-    return Rows(
-        torch.from_numpy(sequence).to(device),
-        torch.from_numpy(layout.visible_from + offset).to(device),
-        torch.from_numpy(layout.visible_to + offset).to(device),
-        torch.from_numpy(~layout.dead[sequence]).to(device),
-    )
+    live = ~layout.dead[sequence]
+    arrays = [sequence, layout.visible_from + offset, layout.visible_to + offset, live]
+    on_device = all_to_device(arrays, device)
+    return Rows(*on_device[:3], live=on_device[3].bool())
 
 
 def key_positions(layout: BatchLayout) -> np.ndarray:
@@ -65,7 +64,7 @@ def included_keys(layout: BatchLayout, heads: int, generator: torch.Generator) -
     late = late[(layout.visible_from > 0) & (late > 0)]
     stride = int(late.min()) if len(late) else max(1, layout.max_seqlen_k)
     chosen = torch.randint(0, 2, (layout.total_k, heads), generator=generator, device=device, dtype=torch.int8).bool()
-    anchor = torch.from_numpy(key_positions(layout) % stride == 0).to(device)
+    anchor = to_device(key_positions(layout) % stride == 0, device)
     return _shared(chosen | anchor[:, None], layout)
 
 

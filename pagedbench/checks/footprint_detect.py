@@ -9,12 +9,14 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 
 from pagedbench.backends.base import Output
 from pagedbench.checks.base import CheckContext
 from pagedbench.checks.footprint_calls import CodedCall, Coding, coding_for, run_coded
 from pagedbench.checks.footprint_codes import Rows, expected_sums, included_keys, odd_codes, rows_of, sum_codes
+from pagedbench.layout.batch import BatchLayout
 
 Side = Literal["K", "V"]
 # Half a code: anything further from the right sum is another set of slots.
@@ -45,7 +47,7 @@ class Deviation:
     @property
     def found(self) -> bool:
         """Whether any row is wrong."""
-        return bool(self.sums.any() or self.lse.any())
+        return bool((self.sums | self.lse).any())
 
 
 def detect(context: CheckContext, side: Side, attempt: int = 0) -> Deviation:
@@ -61,10 +63,11 @@ def detect(context: CheckContext, side: Side, attempt: int = 0) -> Deviation:
         else torch.ones(layout.total_k, heads, dtype=torch.bool, device=device)
     )
     codes = sum_codes(included, channels, layout, generator)
-    unread = odd_codes((_UNREAD_PERIOD, heads, channels), generator)
-    unread_in = odd_codes((_UNREAD_PERIOD, heads), generator) > (0 if side == "K" else -8)
-    call = CodedCall(codes, included, lambda at: unread[at % _UNREAD_PERIOD], lambda at: unread_in[at % _UNREAD_PERIOD])
-    coding = coding_for(context.scenario, _typical_count(rows), k_side=side == "K")
+    period = max(1, min(_UNREAD_PERIOD, layout.num_blocks * layout.block_size))
+    unread = odd_codes((period, heads, channels), generator)
+    unread_in = odd_codes((period, heads), generator) > (0 if side == "K" else -8)
+    call = CodedCall(codes, included, lambda at: unread[at % period], lambda at: unread_in[at % period])
+    coding = coding_for(context.scenario, _typical_count(layout), k_side=side == "K")
     sums, counts = expected_sums(codes, included, rows)
     return _judge(context, side, run_coded(context, call, coding), (sums, counts, included), rows, coding)
 
@@ -112,6 +115,8 @@ def k_attempts(context: CheckContext) -> int:
     return -(-K_BITS // context.scenario.attention.num_kv_heads)
 
 
-def _typical_count(rows: Rows) -> int:
-    seen = rows.count[rows.live & (rows.count > 0)]
-    return int(seen.median()) if len(seen) else 1
+def _typical_count(layout: BatchLayout) -> int:
+    """The keys that half of the live rows see at most; rows without keys left out."""
+    seen = (layout.visible_to - layout.visible_from)[~layout.dead[layout.row_sequence()]]
+    seen = np.sort(seen[seen > 0])
+    return int(seen[(len(seen) - 1) // 2]) if len(seen) else 1

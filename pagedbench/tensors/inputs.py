@@ -16,6 +16,8 @@ import torch
 from pagedbench.layout.batch import BatchLayout, IntArray
 from pagedbench.scenario.model import Distribution, Scenario
 from pagedbench.tensors.bits import bits, torch_dtype
+from pagedbench.tensors.identity import kept
+from pagedbench.tensors.transfer import to_device
 
 DRAW_ON_DEVICE = 1 << 23
 _CHUNK = 1 << 26
@@ -101,12 +103,13 @@ def unify_shared(inputs: LogicalInputs, layout: BatchLayout) -> LogicalInputs:
     first = _first_of_slot(layout)
     if first is None:
         return inputs
-    index = torch.from_numpy(first).to(inputs.k.device)
+    index = to_device(first, inputs.k.device)
     k = bits(inputs.k).index_select(0, index).view(inputs.k.dtype)
     v = bits(inputs.v).index_select(0, index).view(inputs.v.dtype)
     return dataclasses.replace(inputs, k=k, v=v)
 
 
+@kept(4)
 def _first_of_slot(layout: BatchLayout) -> IntArray | None:
     """For each key the first key with the same slot, or None if no slot is shared; keys without a slot stay alone."""
     placed = np.flatnonzero(layout.read_slots >= 0)
