@@ -1,0 +1,114 @@
+"""What the checks of one small scenario cost: every check of a suite, a cell, against the goal of the project.
+
+The goal: all checks of one small scenario in at most 40 ms a cell on an H200 after warm-up, 300 ms on a CPU. Cells are
+walked as the worker walks them, in this process; the first walks of each cell (kernels compiled, libraries loaded) are
+not counted. Prints the median of each check and of the whole cell in milliseconds; exits 1 where a cell misses the goal
+or does not pass.
+
+Run: python benchmarks/check_cost.py [--device cuda] [--backend torch --backend flash-attn-3] [SCENARIO ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from pagedbench.backends.registry import find_backend
+from pagedbench.results.record import CellRecord
+from pagedbench.runner.cell import judge
+from pagedbench.runner.protocol import Job
+from pagedbench.scenario.loader import load_scenarios
+from pagedbench.scenario.model import Scenario
+from pagedbench.words import Verdict
+
+SCENARIOS = ("docs-decode", "docs-varlen", "edge-first-token", "edge-block-boundaries", "edge-zero-keys")
+GOAL_MS = {"cuda": 40.0, "cpu": 300.0}
+_CHECK = "the check "
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A cell's name, its verdict, and medians in milliseconds: of the whole walk, and of each stage of it."""
+
+    cell: str
+    verdict: Verdict
+    total: float
+    stages: dict[str, float]
+
+
+def measure(job: Job, warm_ups: int, walks: int) -> Cost:
+    """Walk a cell again and again."""
+
+    def walk() -> tuple[float, CellRecord]:
+        begun = time.perf_counter()
+        record = judge(job, lambda event, **values: None).record
+        return time.perf_counter() - begun, record
+
+    for _ in range(warm_ups):
+        walk()
+    gc.collect()
+    gc.freeze()  # as the worker does: what was there before a cell is not looked through after it
+    timed = [walk() for _ in range(walks)]
+    record = timed[-1][1]
+    stages = {
+        name.removeprefix(_CHECK): 1e3 * statistics.median(found.durations[name] for _, found in timed)
+        for name in record.durations
+    }
+    cell = f"{job.scenario.name} {job.path}"
+    return Cost(cell, record.verdict, 1e3 * statistics.median(seconds for seconds, _ in timed), stages)
+
+
+def cells(scenarios: Sequence[Scenario], backend: str, device: str, suite: str) -> list[Job]:
+    """One job a scenario and path of the backend."""
+    paths = find_backend(backend).paths
+    return [Job(scenario, backend, path.value, device, suite) for scenario in scenarios for path in paths]
+
+
+def table(backend: str, device: str, costs: Sequence[Cost]) -> Table:
+    """A row a cell, a column a check."""
+    names = list(dict.fromkeys(name for cost in costs for name in cost.stages))
+    shown = Table(title=f"{backend} on {device}: milliseconds, goal {GOAL_MS[device]:g} a cell")
+    shown.add_column("cell", no_wrap=True)
+    for name in [*names, "all", "of the goal"]:
+        shown.add_column(name.removeprefix("its "), justify="right")
+    for cost in costs:
+        figures = [f"{cost.stages[name]:.1f}" if name in cost.stages else "" for name in names]
+        shown.add_row(cost.cell, *figures, f"{cost.total:.1f}", f"{cost.total / GOAL_MS[device]:.2f}")
+    return shown
+
+
+def main() -> int:
+    """Measure, print, judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenarios", nargs="*", default=list(SCENARIOS), help="names, files or folders")
+    parser.add_argument("--device", choices=list(GOAL_MS), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--backend", action="append", help="default: torch")
+    parser.add_argument("--suite", default="full")
+    parser.add_argument("--warm-ups", type=int, default=3)
+    parser.add_argument("--walks", type=int, default=15)
+    options = parser.parse_args()
+    scenarios, missed = load_scenarios(options.scenarios), 0
+    for backend in options.backend or ["torch"]:
+        jobs = cells(scenarios, backend, options.device, options.suite)
+        costs = [measure(job, options.warm_ups, options.walks) for job in jobs]
+        costs = [cost for cost in costs if cost.verdict is not Verdict.SKIPPED]
+        Console(width=150).print(table(backend, options.device, costs))
+        for cost in costs:
+            if cost.verdict is not Verdict.PASS or cost.total > GOAL_MS[options.device]:
+                print(f"{backend} {cost.cell}: {cost.verdict.value}, {cost.total:.1f} ms")
+                missed += 1
+    gc.unfreeze()
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
