@@ -74,7 +74,7 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
     SKIPPED, and so is an empty one: nothing passes by default.
     """
     found = list(verdicts)
-    judged = [v for v in found if v is not Verdict.SKIPPED]
+    judged: list[Verdict] = [v for v in found if v is not Verdict.SKIPPED]
     return min(judged or [Verdict.SKIPPED], key=_RANK.index)
 
 
