@@ -76,6 +76,15 @@ def last_key_missed(program: AttentionProgram) -> AttentionProgram:
     return _weigh(program, program.position == program.facts.total[:, None] - 1, 0.0)
 
 
+def new_block_missed(program: AttentionProgram) -> AttentionProgram:
+    """Count blocks by the keys before the append: what lies in a block that a new token opens is dropped."""
+    facts = program.facts
+    if facts.table is None or program.writes is None:
+        return program
+    blocks = -(-facts.cached // facts.block_size)
+    return _weigh(program, program.position >= (blocks * facts.block_size)[:, None], 0.0)
+
+
 def one_key_too_many(program: AttentionProgram) -> AttentionProgram:
     """Rows that see the last key see the slot after it as well."""
     end = program.facts.total[program.facts.row_sequence]
@@ -198,6 +207,13 @@ def index_words_misread(program: AttentionProgram) -> AttentionProgram:
 
 FAULTS = (
     Fault("last-key-missed", "the last key is missed (cache_seqlens − 1)", "W", last_key_missed),
+    Fault(
+        "new-block-missed",
+        "a block that a new token opens is not read (blocks counted before the append)",
+        "W",
+        new_block_missed,
+        "an append to a sequence whose blocks are full",
+    ),
     Fault(
         "one-key-too-many",
         "one key too many is read (cache_seqlens + 1)",

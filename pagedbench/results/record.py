@@ -162,6 +162,9 @@ class CellRecord:
         known = {f.name for f in fields(cls)}
         record = cls(**{k: v for k, v in data.items() if k in known})
         record.verdict = Verdict(data["verdict"])
+        for name in (f.name for f in fields(cls) if f.type == "float | None"):
+            value = getattr(record, name)
+            setattr(record, name, None if value is None else float(value))
         for check in record.checks:
             check["metrics"] = {name: float(value) for name, value in check["metrics"].items()}
         return record

@@ -79,3 +79,9 @@ def test_a_newer_schema_is_refused_and_an_unknown_key_is_not() -> None:
     assert CellRecord.from_json(json.dumps({**data, "new_key": 1})) == make_record()
     with pytest.raises(UsageError, match="schema"):
         CellRecord.from_json(json.dumps({**data, "schema": SCHEMA + 1}))
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, -math.inf, 0.5])
+def test_an_error_that_is_no_finite_number_comes_back_as_one(value: float) -> None:
+    again = CellRecord.from_json(make_record(worst_error=value).to_json())
+    assert repr(again.worst_error) == repr(value)
