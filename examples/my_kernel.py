@@ -9,16 +9,7 @@ from __future__ import annotations
 
 import torch
 
-import pagedbench
-from pagedbench.tensors.call import CallSpec
 
-
-def one_query_token(spec: CallSpec) -> str | None:
-    """Why a call cannot be made: those are skipped, and listed."""
-    return None if spec.query_len == 1 else "takes one query token a sequence"
-
-
-@pagedbench.backend(path="decode", unsupported=one_query_token)
 def my_decode(
     q: torch.Tensor,
     k_cache: torch.Tensor,
