@@ -26,14 +26,6 @@ def locate(call: Call, sequence: torch.Tensor, position: torch.Tensor) -> tuple[
     return call.block_table[sequence, position // block_size].long(), position % block_size
 
 
-def new_token_places(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    """`(total_q,)` block id and offset of each new token, from `block_table` and `cache_seqlens`, on the device."""
-    starts = call.cu_seqlens_q.long()
-    token = torch.arange(call.q.shape[0], device=call.q.device)
-    sequence = torch.searchsorted(starts[1:].contiguous(), token, right=True)
-    return locate(call, sequence, call.cache_seqlens.long()[sequence] + token - starts[sequence])
-
-
 def query_positions(call: Call) -> torch.Tensor:
     """`(total_q,)` int64, the key that each query token is aligned with (bottom-right), on the device."""
     starts, total = call.cu_seqlens_q.long(), call.total_seqlens.long()

@@ -8,14 +8,14 @@ that are needed, give rows that see no key exactly 0 and an LSE of −inf.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from pagedbench.backends.base import Availability, Backend, Output, Traits
-from pagedbench.backends.indices import host_arrays, locate, new_token_places
-from pagedbench.backends.torch_schedule import StepSize, TileGroup, schedule
+from pagedbench.backends.indices import host_arrays, locate
+from pagedbench.backends.torch_schedule import Schedule, StepSize, TileGroup, new_token_places, schedule
 from pagedbench.tensors.call import Call, CallSpec
 from pagedbench.words import AttnPath
 
@@ -47,19 +47,18 @@ class TorchBackend(Backend):
             return "decode cannot take prefill: query lengths differ"
         return None
 
-    def plan(self, call: Call) -> list[TileGroup]:
-        """Cut the batch into tiles, on the host."""
-        host = host_arrays(call)
-        return schedule(
-            host.cu_seqlens_q.numpy().astype(np.int64),
-            host.cu_seqlens_k.diff().numpy().astype(np.int64),
-            call.spec.causal,
-            call.spec.window_size,
-            call.q.device,
-            StepSize.of(call.spec, STEP_ELEMENTS.get(call.q.device.type, STEP_ELEMENTS["cpu"])),
-        )
+    def plan(self, call: Call) -> Schedule:
+        """Cut the batch into tiles, and find the places of the new tokens in the table, on the host."""
+        host, device = host_arrays(call), call.q.device
+        queries, keys = host.cu_seqlens_q.numpy().astype(np.int64), host.cu_seqlens_k.numpy().astype(np.int64)
+        room = StepSize.of(call.spec, STEP_ELEMENTS.get(device.type, STEP_ELEMENTS["cpu"]))
+        made = schedule(queries, np.diff(keys), call.spec.causal, call.spec.window_size, device, room)
+        if call.k_new is None or call.spec.path is AttnPath.VARLEN:
+            return made
+        cached = host.cache_seqlens.numpy().astype(np.int64)
+        return replace(made, new_tokens=new_token_places(queries, cached, call.spec.block_size, device))
 
-    def varlen(self, call: Call, plan: list[TileGroup]) -> Output:
+    def varlen(self, call: Call, plan: Schedule) -> Output:
         """Attention over `call.k`, `call.v`."""
         k, v = call.k, call.v
         if k is None or v is None:
@@ -72,21 +71,22 @@ class TorchBackend(Backend):
 
         return attend(call, plan, read)
 
-    def decode(self, call: Call, plan: list[TileGroup]) -> Output:
+    def decode(self, call: Call, plan: Schedule) -> Output:
         """Append, then attention through the block table."""
-        append(call)
+        append(call, plan)
         return attend(call, plan, paged_reader(call))
 
-    def paged_varlen(self, call: Call, plan: list[TileGroup]) -> Output:
+    def paged_varlen(self, call: Call, plan: Schedule) -> Output:
         """Append, then attention through the block table; ragged queries are no different here."""
         return self.decode(call, plan)
 
 
-def append(call: Call) -> None:
+def append(call: Call, plan: Schedule) -> None:
     """Write the new tokens' K and V into their slots, found through the block table; nothing else is touched."""
-    if call.k_new is None or call.v_new is None:
+    if call.k_new is None or call.v_new is None or plan.new_tokens is None:
         return
-    place = new_token_places(call)
+    sequence, column, offset = plan.new_tokens
+    place = (call.block_table[sequence, column].long(), offset)
     _bits(call.k_cache)[place] = _bits(call.k_new)
     _bits(call.v_cache)[place] = _bits(call.v_new)
 
@@ -110,16 +110,16 @@ def _take(tensor: torch.Tensor, place: tuple[torch.Tensor, ...]) -> torch.Tensor
     return _bits(tensor)[place].view(tensor.dtype).float()
 
 
-def attend(call: Call, groups: list[TileGroup], read: ReadKeys) -> Output:
+def attend(call: Call, plan: Schedule, read: ReadKeys) -> Output:
     """Attention of all tiles. Rows in no tile see no key: they are 0, and their LSE is −inf or the sink."""
     spec = call.spec
     shape = (spec.total_q, spec.num_heads, spec.head_dim_v)
     out = call.out if call.out is not None else call.q.new_empty(shape, dtype=getattr(torch, spec.out_dtype))
-    out.zero_()
-    lse = torch.full(shape[:2], -torch.inf, device=call.q.device)
-    if call.sinks is not None:
-        lse.copy_(call.sinks.expand_as(lse))
-    for group in groups:
+    lse = torch.empty(shape[:2], device=call.q.device)
+    if plan.blind:
+        out.zero_()
+        lse.fill_(-torch.inf) if call.sinks is None else lse.copy_(call.sinks.expand_as(lse))
+    for group in plan.groups:
         _attend_tiles(call, group, read, out, lse)
     return Output(out, lse)
 

@@ -51,6 +51,19 @@ class TileGroup:
 
 
 @dataclass(frozen=True)
+class Schedule:
+    """The tile groups of a batch. `blind`: there are rows in no tile, as they see no key.
+
+    `new_tokens`: sequence, column of the block table and offset in the block of each new token, all `(total_q,)` on the
+    device; None where nothing is appended.
+    """
+
+    groups: list[TileGroup]
+    blind: bool
+    new_tokens: tuple[torch.Tensor, ...] | None = None
+
+
+@dataclass(frozen=True)
 class StepSize:
     """Bounds what one step holds: `room` fp32 elements, of which a key takes `per_key` and each row of a tile `per_row`
     more."""
@@ -84,7 +97,7 @@ def schedule(
     window_size: tuple[int, int],
     device: torch.device,
     step_size: StepSize,
-) -> list[TileGroup]:
+) -> Schedule:
     """The tile groups of a batch. Rows that see no key are in no tile.
 
     `cu_seqlens_q` `(batch + 1,)`, `seqlens_k` `(batch,)` keys after any append.
@@ -92,11 +105,22 @@ def schedule(
     tiles = _tiles(cu_seqlens_q[1:] - cu_seqlens_q[:-1])
     widest, longest = int(tiles.count.max(initial=0)), int(seqlens_k.max(initial=0))
     together = step_size.is_little(len(tiles.count), widest, longest)
-    groups = []
+    groups: list[TileGroup] = []
     for rows_padded, members in _by_size(tiles.count, together):
         group = _Rows.of(tiles.take(members), rows_padded, cu_seqlens_q, seqlens_k, causal, window_size)
         groups += group.split_by_span(device, step_size, together)
-    return groups
+    in_tiles = sum(group.rows.numel() if group.real is None else len(group.real) for group in groups)
+    return Schedule(groups, blind=in_tiles < int(cu_seqlens_q[-1]))
+
+
+def new_token_places(
+    cu_seqlens_q: IntArray, cache_seqlens: IntArray, block_size: int, device: torch.device
+) -> tuple[torch.Tensor, ...]:
+    """`(total_q,)` sequence, column of the block table, and offset in the block of each token to append."""
+    query_lens = np.diff(cu_seqlens_q)
+    sequence = np.repeat(np.arange(len(query_lens)), query_lens)
+    position = np.arange(len(sequence)) + np.repeat(cache_seqlens - cu_seqlens_q[:-1], query_lens)
+    return tuple(all_to_device([sequence, position // block_size, position % block_size], device))
 
 
 @dataclass(frozen=True)

@@ -83,17 +83,17 @@ class SlotMap:
 
     def __init__(self, layout: BatchLayout, device: torch.device) -> None:
         regions = slot_regions(layout)
-        found = np.bincount(regions, minlength=len(Region))
-        self.counts: Mapping[Region, int] = {region: int(found[region]) for region in Region}
-        cached = [_cached_keys(layout, regions, region) for region in (Region.VISIBLE, Region.HIDDEN)]
+        found = np.bincount(regions, minlength=len(Region)).tolist()
+        self.counts: Mapping[Region, int] = dict(zip(Region, found, strict=True))
         new_keys = new_token_keys(layout) if layout.append else np.zeros(0, np.int64)
-        slots = [np.flatnonzero(regions == region) for region in Region]
-        keys = [array for index in cached for array in (index, layout.read_slots[index])]
-        sent = all_to_device([new_keys, *keys, *slots], device)
-        self.new_keys, visible, visible_slots, hidden, hidden_slots = sent[:5]
-        self.visible_keys = (None if len(visible) == layout.total_k else visible, visible_slots)
-        self.hidden_keys = (None if len(hidden) == layout.total_k else hidden, hidden_slots)
-        self._slots: dict[tuple[Region, ...], torch.Tensor] = {(region,): sent[5 + region] for region in Region}
+        visible, hidden = _cached_keys(layout, regions)
+        keys = (visible, layout.read_slots[visible], hidden, layout.read_slots[hidden])
+        by_region = np.argsort(regions, kind="stable")
+        self.new_keys, *of_keys, slots = all_to_device([new_keys, *keys, by_region], device)
+        self.visible_keys = (None if len(visible) == layout.total_k else of_keys[0], of_keys[1])
+        self.hidden_keys = (None if len(hidden) == layout.total_k else of_keys[2], of_keys[3])
+        parts = torch.split(slots, found)
+        self._slots: dict[tuple[Region, ...], torch.Tensor] = {(region,): parts[region] for region in Region}
 
     def slots(self, *regions: Region) -> torch.Tensor:
         """The slots of some regions, region by region, ascending in each, int64."""
@@ -102,14 +102,13 @@ class SlotMap:
         return self._slots[regions]
 
 
-def _cached_keys(layout: BatchLayout, regions: NDArray[np.uint8], region: Region) -> IntArray:
-    """The logical keys that are in the cache before the call, in a slot of this region."""
-    starts = layout.cu_seqlens_k[:-1].astype(np.int64)
-    key = np.arange(layout.total_k) - np.repeat(starts, layout.total_seqlens)
-    wanted = (key < np.repeat(layout.cache_seqlens, layout.total_seqlens)) & (layout.read_slots >= 0)
-    if len(regions):
-        wanted &= regions[np.maximum(layout.read_slots, 0)] == region
-    return np.flatnonzero(wanted)
+def _cached_keys(layout: BatchLayout, regions: NDArray[np.uint8]) -> tuple[IntArray, IntArray]:
+    """The logical keys that are in the cache before the call: those in VISIBLE slots, and those in HIDDEN ones."""
+    ends = layout.cu_seqlens_k[:-1].astype(np.int64) + layout.cache_seqlens
+    in_cache = np.arange(layout.total_k) < np.repeat(ends, layout.total_seqlens)
+    cached = np.flatnonzero(in_cache & (layout.read_slots >= 0))
+    region = regions[layout.read_slots[cached]]
+    return cached[region == Region.VISIBLE], cached[region == Region.HIDDEN]
 
 
 def slot_map(layout: BatchLayout, device: torch.device | str) -> SlotMap:

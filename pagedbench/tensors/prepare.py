@@ -184,6 +184,8 @@ def _call_spec(scenario: Scenario, layout: BatchLayout, path: AttnPath, device: 
         num_splits=attention.num_splits,
         index_dtypes={n: d for n, d in attention.index_dtype.items() if d != "int32"},
     )
+    if not scenario.override.values:
+        return spec
     facts = {field.name for field in dataclasses.fields(CallSpec)}
     given: dict[str, Any] = {name: value for name, value in scenario.override.values.items() if name in facts}
     return dataclasses.replace(spec, **given)

@@ -97,7 +97,7 @@ def test_small_steps_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(torch_backend.STEP_ELEMENTS, "cpu", 1)
     made = make(Batch((150, 1), (20, 200), num_heads=1, num_kv_heads=1, window_size=(99, 0)), AttnPath.PAGED_VARLEN)
     output = run(made)
-    assert len(BACKEND.plan(made.call)) >= 3
+    assert len(BACKEND.plan(made.call).groups) >= 3
     torch.testing.assert_close(output.out.double(), made.out, rtol=1e-5, atol=1e-5)
 
 
