@@ -39,9 +39,9 @@ class Accuracy:
 
 def judge(context: CheckContext, output: Output, layout: BatchLayout, reference: Reference, check: str) -> CheckResult:
     """The verdict of one execution's output by the row budgets, in the name of a check."""
-    wrong_shape = _wrong_shape(context, output, layout)
-    if wrong_shape:
-        return CheckResult(check, Verdict.MISMATCH, wrong_shape, (Finding(wrong_shape),))
+    wrong_form = _wrong_form(context, output, layout)
+    if wrong_form:
+        return CheckResult(check, Verdict.MISMATCH, wrong_form, (Finding(wrong_form),))
     if layout.total_q == 0:
         return CheckResult(
             check, Verdict.PASS, "no query tokens: the call ran and its output is empty", metrics=_NOTHING
@@ -95,14 +95,15 @@ def _worst(distance: Distance) -> tuple[torch.Tensor, torch.Tensor]:
     return ratio, distance.error.flatten()[index]
 
 
-def _wrong_shape(context: CheckContext, output: Output, layout: BatchLayout) -> str | None:
+def _wrong_form(context: CheckContext, output: Output, layout: BatchLayout) -> str | None:
     attention = context.scenario.attention
     needed = (layout.total_q, attention.num_heads, attention.head_dim_v)
     if tuple(output.out.shape) != needed:
         return f"the output has shape {tuple(output.out.shape)}, needed {needed}"
     if output.lse is not None and tuple(output.lse.shape) != needed[:2]:
         return f"the LSE has shape {tuple(output.lse.shape)}, needed {needed[:2]}"
-    return None
+    dtype = str(output.out.dtype).removeprefix("torch.")
+    return None if dtype == attention.dtype else f"the output is {dtype}, needed {attention.dtype}"
 
 
 def _non_finite(output: Output, reference: Reference, comparison: Comparison) -> bool:

@@ -15,6 +15,7 @@ import torch
 
 from pagedbench.backends.base import Backend, Output
 from pagedbench.backends.execute import execute
+from pagedbench.checks.budget import RowBudget, row_budget
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.oracle.as_given import as_given
 from pagedbench.oracle.reference import Reference, reference
@@ -87,6 +88,11 @@ class CheckContext:
             inputs, layout = as_given(self.scenario, layout, inputs, self.path, self.device)
         seed = self.scenario.inputs.seed
         return reference(inputs, layout, self.scenario.attention, device=self.device, seed=seed)
+
+    @cached_property
+    def budget(self) -> RowBudget:
+        """How far the backend's rows may be from `reference`."""
+        return row_budget(self.reference, self.scenario.attention, self.backend.traits_for(self.path))
 
     @cached_property
     def base(self) -> Execution:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from pagedbench.backends.base import Output, Traits
-from pagedbench.checks.budget import row_budget
+from pagedbench.checks.budget import RowBudget, row_budget
 from pagedbench.checks.rows import live_rows
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.oracle.reference import Reference
@@ -39,11 +39,19 @@ class Comparison:
 
 
 def compare(
-    output: Output, reference: Reference, layout: BatchLayout, attention: Attention, traits: Traits
+    output: Output,
+    reference: Reference,
+    layout: BatchLayout,
+    attention: Attention,
+    traits: Traits,
+    budget: RowBudget | None = None,
 ) -> Comparison:
-    """Compare a whole output with the oracle's rows. NaN equals nothing; an LSE of −inf equals −inf."""
+    """Compare a whole output with the oracle's rows. NaN equals nothing; an LSE of −inf equals −inf.
+
+    `budget` is `row_budget`'s of the same reference, attention and traits, where it is at hand.
+    """
     rows = reference.rows
-    budget = row_budget(reference, attention, traits)
+    budget = budget or row_budget(reference, attention, traits)
     judged = _judged(reference, layout, traits)
     out = _rows(output.out, reference).to(torch.float64)
     error = torch.linalg.vector_norm(out - reference.out, dim=-1)

@@ -44,8 +44,8 @@ def rows_of(layout: BatchLayout, device: torch.device | str) -> Rows:
     offset = layout.cu_seqlens_k[:-1].astype(np.int64)[sequence]
     live = ~layout.dead[sequence]
     arrays = [sequence, layout.visible_from + offset, layout.visible_to + offset, live]
-    on_device = all_to_device(arrays, device)
-    return Rows(*on_device[:3], live=on_device[3].bool())
+    sent = all_to_device(arrays, device)
+    return Rows(sent[0], sent[1], sent[2], sent[3].bool())
 
 
 def key_positions(layout: BatchLayout) -> np.ndarray:

@@ -129,7 +129,7 @@ def _bits_differ(base: Output, output: Output) -> torch.Tensor:
 def _worst_share(context: CheckContext, output: Output, differing: torch.Tensor) -> tuple[float, int, int]:
     """The worst share of its budget among rows that differ, with its query token and head."""
     reference, traits = context.reference, context.backend.traits_for(context.path)
-    comparison = compare(output, reference, context.layout, context.scenario.attention, traits)
+    comparison = compare(output, reference, context.layout, context.scenario.attention, traits, context.budget)
     share = comparison.out.ratio
     if comparison.lse is not None:
         share = torch.maximum(share, comparison.lse.ratio)
