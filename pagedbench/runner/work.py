@@ -10,11 +10,13 @@ import numpy as np
 
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.scenario.model import Attention
+from pagedbench.tensors.identity import kept
 from pagedbench.timing.roofline import Work
 
 _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1}
 
 
+@kept(4)
 def work_of(attention: Attention, layout: BatchLayout) -> Work:
     """Bytes: each visible slot of K and V read once (shared blocks count once), the new tokens written, Q, the output.
 
@@ -34,7 +36,10 @@ def work_of(attention: Attention, layout: BatchLayout) -> Work:
 
 
 def visible_slots(layout: BatchLayout) -> int:
-    """How many different slots hold a key that some live row sees."""
+    """How many different slots hold a key that some live row sees.
+
+    Slots are marked, not sorted: a batch of the size of a GPU's memory has millions of them.
+    """
     rows = layout.row_sequence()
     sees = ~layout.dead[rows] & (layout.visible_to > layout.visible_from)
     first_key = layout.cu_seqlens_k[rows[sees]].astype(np.int64)
@@ -42,4 +47,5 @@ def visible_slots(layout: BatchLayout) -> int:
     np.add.at(changes, first_key + layout.visible_from[sees], 1)
     np.add.at(changes, first_key + layout.visible_to[sees], -1)
     visible = np.cumsum(changes[:-1]) > 0
-    return len(np.unique(layout.read_slots[visible]))
+    slots = layout.read_slots[visible]
+    return int(np.count_nonzero(np.bincount(slots[slots >= 0], minlength=1)))

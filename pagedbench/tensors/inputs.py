@@ -113,9 +113,9 @@ def unify_shared(inputs: LogicalInputs, layout: BatchLayout) -> LogicalInputs:
 def _first_of_slot(layout: BatchLayout) -> IntArray | None:
     """For each key the first key with the same slot, or None if no slot is shared; keys without a slot stay alone."""
     placed = np.flatnonzero(layout.read_slots >= 0)
-    _, first, inverse = np.unique(layout.read_slots[placed], return_index=True, return_inverse=True)
-    if len(first) == len(placed):
+    if not len(placed) or np.bincount(layout.read_slots[placed]).max() == 1:
         return None
+    _, first, inverse = np.unique(layout.read_slots[placed], return_index=True, return_inverse=True)
     index = np.arange(layout.total_k, dtype=np.int64)
     index[placed] = placed[first[inverse.reshape(-1)]]
     return index
