@@ -82,9 +82,7 @@ def groups_of(
     return [[_choice(side, host, named, path) for side in sides] for path in common]
 
 
-def _choice(
-    side: str, host: ResolvedTarget | None, named: dict[str, ResolvedTarget], path: str | None
-) -> SideChoice:
+def _choice(side: str, host: ResolvedTarget | None, named: dict[str, ResolvedTarget], path: str | None) -> SideChoice:
     if side in PATHS:
         assert host is not None, "bare paths have a host"
         return SideChoice(host, side)

@@ -8,7 +8,9 @@ leaves are judged like the first.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import torch
 
 from pagedbench.backends.base import Backend, Output
 from pagedbench.backends.execute import Stage, stages, tool_writes
@@ -17,12 +19,14 @@ from pagedbench.checks.base import CheckContext, CheckResult
 from pagedbench.checks.cache_update import judge_memory
 from pagedbench.results.record import CellRecord
 from pagedbench.runner.work import work_of
+from pagedbench.tensors.call import Call
 from pagedbench.tensors.prepare import Prepared
 from pagedbench.timing.measure import Subject, measure
 from pagedbench.timing.measurement import Measurement
 from pagedbench.timing.options import TimingOptions
+from pagedbench.timing.parts import Part
 from pagedbench.timing.roofline import Work, measure_peaks
-from pagedbench.words import Verdict
+from pagedbench.words import AttnPath, Verdict
 
 AFTER_TIMING = "after timing"
 
@@ -73,9 +77,36 @@ def timed_call(context: CheckContext, prepared: Prepared) -> TimedCall:
         peaks=measure_peaks(context.device, attention.dtype),
         dtype=attention.dtype,
         verify=lambda: _wrong(judged, judge_buffers(context, prepared, timed.output)),
+        part=_append_inside(context, call),
     )
     timed = TimedCall([_Timed(stage) for stage in stages(backend, call, backend.plan(call))], subject, judged)
     return timed
+
+
+def _append_inside(context: CheckContext, call: Call) -> Part | None:
+    """The append of a kernel that does it beside its attention; None where it is a stage, or there is none."""
+    backend = context.backend
+    inside = call.k_new is not None and call.spec.path is not AttnPath.VARLEN and not tool_writes(backend, call)
+    if not inside or context.scenario.override.values:
+        return None
+    bare = without_append(call)
+    if backend.unsupported(bare.spec) is not None:
+        return None
+    return Part("append", "attention", [_Timed(stage) for stage in stages(backend, bare, backend.plan(bare))])
+
+
+def without_append(call: Call) -> Call:
+    """The same call once its new tokens are in the cache: nothing to append, the same keys, an output of its own."""
+    host = call.host and replace(call.host, cache_seqlens=call.host.total_seqlens)
+    return replace(
+        call,
+        spec=replace(call.spec, append=False),
+        k_new=None,
+        v_new=None,
+        cache_seqlens=call.total_seqlens,
+        host=host,
+        out=None if call.out is None else torch.empty_like(call.out),
+    )
 
 
 def judge_buffers(context: CheckContext, prepared: Prepared, output: Output) -> CheckResult:

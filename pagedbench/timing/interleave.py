@@ -20,6 +20,7 @@ from pagedbench.timing.clock import CallTime, Clock, Job, make_clock
 from pagedbench.timing.measure import Subject, host_care, place, stage_times, warm_up
 from pagedbench.timing.measurement import Measurement, Timed, summarise
 from pagedbench.timing.options import CacheState, TimingOptions
+from pagedbench.timing.parts import Apart, affordable_pairs, set_apart
 from pagedbench.timing.sampling import Collected, Limits, collect
 from pagedbench.timing.stats import Comparison, compare_pairs, median_interval
 from pagedbench.timing.throttle import Governor, NoGovernor, make_governor
@@ -81,9 +82,10 @@ def interleave(
         expected = warm_up(jobs, clock, options.warmup_seconds)
         found = _rounds(jobs, expected, cache, options, clock, governor)
         hosts = _host_times(jobs, cache, clock, found)
+        apart = _stages_apart(sides, found, expected, cache, options, clock)
     found.notes.extend(care.notes)
     measurements = tuple(
-        replace(_measurement(side, index, found, hosts[index], cache, options, clock), placed=care.placed)
+        replace(_measurement(side, index, found, hosts[index], apart[index], cache, options, clock), placed=care.placed)
         for index, side in enumerate(sides)
     )
     valid = [index for index, measurement in enumerate(measurements) if measurement.invalid is None]
@@ -128,6 +130,24 @@ def _host_times(jobs: Sequence[Job], cache: CacheState, clock: Clock, found: Col
     return times
 
 
+def _stages_apart(
+    sides: Sequence[Side],
+    found: Collected[Round],
+    expected: float,
+    cache: CacheState,
+    options: TimingOptions,
+    clock: Clock,
+) -> list[Apart]:
+    """Each side's stages, with a part that hides in one of them apart. After the rounds, which it must not disturb."""
+    pairs = affordable_pairs(options.max_seconds, expected / len(sides))
+    return [
+        set_apart(
+            stage_times([draw[index] for draw in found.draws]), side.stages, side.subject.part, clock, cache, pairs
+        )
+        for index, side in enumerate(sides)
+    ]
+
+
 def _pair(draws: Sequence[Round], a: int, b: int, options: TimingOptions) -> Pair:
     both = [(draw[a].span, draw[b].span) for draw in draws if draw[a].span > 0 and draw[b].span > 0]
     if not both:  # neither side has device work: an empty batch
@@ -144,6 +164,7 @@ def _measurement(
     index: int,
     found: Collected[Round],
     host: Sequence[float],
+    apart: Apart,
     cache: CacheState,
     options: TimingOptions,
     clock: Clock,
@@ -167,13 +188,13 @@ def _measurement(
         device=clock.device,
         cache=cache,
         quantities={"kernel": kernel, "call": call},
-        stages=stage_times(calls),
+        stages=apart.stages,
         busy=float(np.median([c.busy for c in calls])),
         kernels=calls[-1].kernels,
         launch_bound=clock.asynchronous and launch_bound(kernel, call),
         invalid=_invalid(subject, cache, kernel),
         warnings=tuple(warnings_for(kernel, options)),
-        notes=(*clock.notes, *found.notes),
+        notes=(*clock.notes, *found.notes, *([apart.note] if apart.note else [])),
         roofline=place(subject.work, subject.peaks, subject.dtype, kernel.median),
     )
 

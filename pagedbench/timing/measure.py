@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import cycle, islice
 from typing import TypeVar
 
 import numpy as np
@@ -17,9 +16,9 @@ import numpy as np
 from pagedbench.timing import roofline
 from pagedbench.timing.advice import launch_bound, warnings_for
 from pagedbench.timing.clock import CallTime, CannotMeasure, Clock, Job, make_clock, run_job
-from pagedbench.timing.l2 import Rotation
 from pagedbench.timing.measurement import Measurement, RooflineRecord, StageTime, Timed, summarise
 from pagedbench.timing.options import CacheState, Quantity, TimingOptions
+from pagedbench.timing.parts import Part, affordable_pairs, set_apart
 from pagedbench.timing.roofline import Peaks, Work
 from pagedbench.timing.sampling import Collected, Limits, collect
 from pagedbench.timing.stats import median_interval
@@ -33,8 +32,8 @@ class Subject:
     """What is measured beside the call itself.
 
     `plan` is the host work before it; `work`, `peaks` and `dtype` place it under the roofline; `verify`, called on
-    the timed buffers after the last call, returns None or what is wrong with them. `rotation` keeps the inputs cold by
-    taking copies in turn, in place of flushing; it is refused when the L2 holds it.
+    the timed buffers after the last call, returns None or what is wrong with them. `part` is what a stage does beside
+    its name, to be shown apart.
     """
 
     plan: Callable[[], object] | None = None
@@ -42,7 +41,7 @@ class Subject:
     peaks: Peaks | None = None
     dtype: str = "bfloat16"
     verify: Callable[[], str | None] | None = None
-    rotation: Rotation | None = None
+    part: Part | None = None
 
 
 def measure(
@@ -61,13 +60,10 @@ def measure(
     options, subject = options or TimingOptions(), subject or Subject()
     clock = clock or make_clock(device)
     governor = governor or (make_governor(device) if clock.device == device else NoGovernor())
-    session = _Session(clock, governor, options, stages, subject.rotation)
-    if subject.rotation is not None:
-        subject.rotation.check(clock.l2_bytes)
-        session.notes.append(f"cold by rotating {len(subject.rotation.copies)} copies of the inputs")
+    session = _Session(clock, governor, options, stages)
     with host_care(clock) as care:
         session.warm_up()
-        session.time_all(subject.plan)
+        session.time_all(subject.plan, subject.part)
     invalid = _verdict(session, subject)
     return _measurement(session, subject, invalid, care.placed, care.notes)
 
@@ -101,9 +97,9 @@ class _Session:
     governor: Governor
     options: TimingOptions
     stages: Job
-    rotation: Rotation | None = None
     quantities: dict[str, Timed] = field(default_factory=dict)
     calls: list[CallTime] = field(default_factory=list)
+    stage_times: tuple[StageTime, ...] = ()
     notes: list[str] = field(default_factory=list)
     states: list[ChipState] = field(default_factory=list)
     expected_ns: float = 0.0
@@ -114,37 +110,38 @@ class _Session:
         states = self.clock.cache_states
         return self.options.cache if self.options.cache in states else states[0]
 
-    @property
-    def _flushed(self) -> CacheState:
-        """What the clock has to see to: a rotation needs no flush."""
-        return "warm" if self.rotation else self.cache
-
     def _jobs(self, calls: int) -> list[Job]:
-        if self.rotation is None:
-            return [self.stages] * calls
-        return list(islice(cycle(self.rotation.copies), calls))
+        return [self.stages] * calls
 
     def warm_up(self) -> None:
         self.expected_ns = warm_up([self.stages], self.clock, self.options.warmup_seconds)
 
-    def time_all(self, plan: Callable[[], object] | None) -> None:
+    def time_all(self, plan: Callable[[], object] | None, part: Part | None) -> None:
         wanted = self.options.quantities
         if "kernel" in wanted:
             found = self._collect(
-                lambda n: self.clock.kernel_times(self._jobs(n), self._flushed),
+                lambda n: self.clock.kernel_times(self._jobs(n), self.cache),
                 lambda call: call.span,
                 queued=lambda call: call.launched,
             )
             self.calls = found.draws
             self._keep("kernel", found, [call.span for call in found.draws])
+            self._set_apart(part)
         if "graph" in wanted:
             self._graph()
         if "call" in wanted and not self._same_as_kernel("call"):
-            self._time("call", lambda n: self.clock.host_times(self._jobs(n), self._flushed))
+            self._time("call", lambda n: self.clock.host_times(self._jobs(n), self.cache))
         if plan is not None:
             self._time("plan", lambda n: _plan_times(plan, n, self.clock))
         if "total" in wanted and (plan is not None or not self._same_as_kernel("total")):
-            self._time("total", lambda n: self.clock.total_times(self._jobs(n), plan, self._flushed))
+            self._time("total", lambda n: self.clock.total_times(self._jobs(n), plan, self.cache))
+
+    def _set_apart(self, part: Part | None) -> None:
+        """The call's stages; a part that hides in one of them as a stage of its own."""
+        pairs = affordable_pairs(self.options.max_seconds, self.expected_ns)
+        apart = set_apart(stage_times(self.calls), self.stages, part, self.clock, self.cache, pairs)
+        self.stage_times = apart.stages
+        self.notes.extend([apart.note] if apart.note else [])
 
     def _same_as_kernel(self, name: str) -> bool:
         """Where work is done when a call returns, its time is known already."""
@@ -158,7 +155,7 @@ class _Session:
         if not self.clock.asynchronous:
             return
         try:
-            self._time("graph", lambda n: self.clock.graph_times(self._jobs(n), self._flushed))
+            self._time("graph", lambda n: self.clock.graph_times(self._jobs(n), self.cache))
         except CannotMeasure as error:
             self.notes.append(f"graph not measured: {error.message}")
 
@@ -270,7 +267,7 @@ def _measurement(
         device=session.clock.device,
         cache=session.cache,
         quantities=quantities,
-        stages=stage_times(calls),
+        stages=session.stage_times,
         busy=float(np.median([c.busy for c in calls])) if calls else None,
         kernels=calls[-1].kernels if calls else None,
         launch_bound=session.clock.asynchronous and launch_bound(kernel, call),

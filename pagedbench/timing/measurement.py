@@ -61,11 +61,13 @@ def summarise(
 
 @dataclass(frozen=True)
 class StageTime:
-    """One stage of a call: median ns of its own span, and its share of all stages' medians."""
+    """One stage of a call: median ns of its own span, and its share of all stages' medians. `method` says how it was
+    read where it has no span of its own."""
 
     name: str
     median: float
     share: float
+    method: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from pagedbench.backends.execute import execute
+from pagedbench.backends.registry import find_backend
+from pagedbench.layout.build import build_layout
 from pagedbench.results.comparison import ComparisonRecord
+from pagedbench.runner.timed import without_append
 from pagedbench.runner.versus import versus
 from pagedbench.runner.versus_job import VersusJob
 from pagedbench.scenario.loader import loads
 from pagedbench.scenario.model import Scenario
+from pagedbench.tensors.inputs import random_inputs
+from pagedbench.tensors.prepare import prepare
 from pagedbench.timing.options import TimingOptions
+from pagedbench.words import AttnPath
 
 KERNELS = str(Path(__file__).parent / "kernels.py")
 QUICK = TimingOptions(max_seconds=0.05, warmup_seconds=0.0)
@@ -47,6 +55,23 @@ def test_both_sides_are_timed_and_paired(scenario):
 def test_varlen_is_timed_in_stages(scenario):
     found = compare(scenario, ("torch", "varlen"), ("torch", "varlen"))
     assert [stage["name"] for stage in found["sides"][0]["timing"]["stages"]] == ["write", "gather", "attention"]
+
+
+def test_a_decode_that_appends_shows_its_append_apart(scenario):
+    found = compare(scenario, ("torch", "decode"), ("torch", "varlen"))
+    assert [stage["name"] for stage in found["sides"][0]["timing"]["stages"]] == ["append", "attention"]
+
+
+def test_without_append_the_same_keys_are_seen_and_nothing_is_written(scenario):
+    layout = build_layout(scenario)
+    prepared = prepare(scenario, layout, random_inputs(scenario, layout, "cpu"), AttnPath.DECODE, "cpu")
+    torch_backend = find_backend("torch")
+    whole = execute(torch_backend, prepared.call).out.clone()
+    before = prepared.arena.memory.clone()
+    bare = without_append(prepared.call)
+    assert (bare.spec.append, bare.cache_seqlens.tolist()) == (False, [6, 10])
+    assert torch.equal(execute(torch_backend, bare).out, whole)
+    assert torch.equal(prepared.arena.memory, before)
 
 
 def test_bytes_and_flops_are_those_of_the_batch(scenario):

@@ -10,7 +10,6 @@ import pytest
 
 from pagedbench.errors import UsageError
 from pagedbench.timing.fake import FakeClock, FakeDevice, FakeStage
-from pagedbench.timing.l2 import Rotation
 from pagedbench.timing.measure import Subject, measure
 from pagedbench.timing.measurement import Measurement
 from pagedbench.timing.options import TimingOptions
@@ -187,24 +186,6 @@ class TestValidity:
             options=TimingOptions(cache="warm"),
         )
         assert found.invalid is None
-
-
-class TestRotation:
-    def test_copies_are_taken_in_turn_and_count_as_cold(self):
-        device, used = FakeDevice(), []
-        copies = [[FakeStage("attention", device, lambda i=i: used.append(i) or US)] for i in range(4)]
-        rotation = Rotation(copies, bytes_per_copy=400_000)  # the simulated L2 holds 1,000,000
-        found = timed(copies[0], device, rotation=rotation, options=TimingOptions(quantities=("kernel",)))
-        assert used[-4:] == [(used[-4] + i) % 4 for i in range(4)]
-        assert found.cache == "cold"
-        assert "cold by rotating 4 copies of the inputs" in found.notes
-
-    def test_a_rotation_that_the_cache_holds_is_refused_with_the_number_needed(self):
-        device = FakeDevice()
-        copies = [[FakeStage("attention", device, constant(US))]] * 3
-        with pytest.raises(UsageError, match="3 copies of 400,000 bytes keeps them in an L2") as refused:
-            timed(copies[0], device, rotation=Rotation(copies, bytes_per_copy=400_000))
-        assert refused.value.hint.startswith("rotate at least 4 copies")
 
 
 def test_a_measurement_survives_json():
