@@ -101,7 +101,7 @@ def main() -> int:
         jobs = cells(scenarios, backend, options.device, options.suite)
         costs = [measure(job, options.warm_ups, options.walks) for job in jobs]
         costs = [cost for cost in costs if cost.verdict is not Verdict.SKIPPED]
-        Console(width=150).print(table(backend, options.device, costs))
+        Console(width=180).print(table(backend, options.device, costs))
         for cost in costs:
             if cost.verdict is not Verdict.PASS or cost.total > GOAL_MS[options.device]:
                 print(f"{backend} {cost.cell}: {cost.verdict.value}, {cost.total:.1f} ms")

@@ -183,15 +183,15 @@ class _Rows:
         position = keys - query_len + in_sequence  # bottom-right: the last query token is aligned with the last key
         left, right = window_size
         visible_from = np.zeros_like(position) if left == UNLIMITED else position - left
-        visible_to = position + 1 if causal else np.broadcast_to(keys, position.shape)
+        visible_to = position + 1 if causal else keys + np.zeros_like(position)
         if not causal and right != UNLIMITED:
             visible_to = position + right + 1
         return cls(
             sequence=tiles.sequence,
             rows=cu_seqlens_q[tiles.sequence][:, None] + in_sequence,
             position=position,
-            visible_from=np.clip(visible_from, 0, keys),
-            visible_to=np.clip(visible_to, 0, keys),
+            visible_from=np.minimum(np.maximum(visible_from, 0), keys),
+            visible_to=np.minimum(np.maximum(visible_to, 0), keys),
             padding=offset >= tiles.count[:, None],
         )
 

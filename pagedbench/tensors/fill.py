@@ -92,7 +92,7 @@ class SlotMap:
         self.new_keys, *of_keys, slots = all_to_device([new_keys, *keys, by_region], device)
         self.visible_keys = (None if len(visible) == layout.total_k else of_keys[0], of_keys[1])
         self.hidden_keys = (None if len(hidden) == layout.total_k else of_keys[2], of_keys[3])
-        parts = torch.split(slots, found)
+        parts = torch.split_with_sizes(slots, found)
         self._slots: dict[tuple[Region, ...], torch.Tensor] = {(region,): parts[region] for region in Region}
 
     def slots(self, *regions: Region) -> torch.Tensor:

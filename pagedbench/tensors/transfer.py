@@ -23,5 +23,5 @@ def all_to_device(arrays: Sequence[NDArray[Any]], device: torch.device | str) ->
     if not arrays:
         return []
     packed = np.concatenate([array.reshape(-1) for array in arrays]).astype(np.int64, copy=False)
-    parts = torch.split(to_device(packed, device), [array.size for array in arrays])
+    parts = torch.split_with_sizes(to_device(packed, device), [array.size for array in arrays])
     return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
