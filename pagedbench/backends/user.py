@@ -18,16 +18,16 @@ A function takes any of these arguments, **by name**, and none needs a default:
 | `plan` | what the decorator's `plan` returned |
 | `call` | the whole `Call` |
 
-It returns the output, or `(output, lse)`; both may have a batch and a query dimension or one for all query tokens. An
-argument that a function does not take is a feature that it does not have: scenarios with a window are skipped for a
-function without `window_size`.
+It returns the output in the dtype of `out`, or `(output, lse)`; both may have a batch and a query dimension or one for
+all query tokens. An argument that a function does not take is a feature that it does not have: scenarios with a window
+are skipped for a function without `window_size`.
 """  # noqa: E501
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -89,6 +89,11 @@ class UserKernel:
         return self.declaration.path
 
     @property
+    def name(self) -> str:
+        """What its author calls it."""
+        return getattr(self.function, "__name__", "the function")
+
+    @property
     def appends(self) -> bool:
         """It takes the new tokens, so it writes them."""
         return {"k_new", "v_new"} <= self.arguments
@@ -97,7 +102,6 @@ class UserKernel:
         """Why a call cannot be made: the function says so, or it does not take what the call needs."""
         if self.declaration.unsupported is not None and (reason := self.declaration.unsupported(spec)):
             return reason
-        name = getattr(self.function, "__name__", "the function")
         needs = {
             "window_size": spec.windowed,
             "softcap": spec.softcap is not None,
@@ -109,15 +113,40 @@ class UserKernel:
             "k_scale": spec.kv_dtype.startswith("float8"),
         }
         missing = [argument for argument, needed in needs.items() if needed and not {argument, "call"} & self.arguments]
-        return f"{name} takes no argument {missing[0]}" if missing else None
+        return f"{self.name} takes no argument {missing[0]}" if missing else None
 
     def __call__(self, call: Call, plan: Any) -> Output:
         """Call the function with the arguments it takes."""
         values = _values(call, self.path, plan, self.arguments)
         result = self.function(**values)
-        out, lse = result if isinstance(result, tuple) else (result, None)
-        shape = (call.spec.total_q, call.spec.num_heads)
-        return Output(out.reshape(*shape, call.spec.head_dim_v), None if lse is None else lse.reshape(shape))
+        out, lse = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+        if lse is None and self.declaration.traits.get("returns_lse"):
+            raise TypeError(f"{self.name} is declared to return the LSE, and returned {_described(result)}")
+        heads = call.spec.num_heads
+        return Output(
+            self._ragged(out, "output", call.spec, (heads, call.spec.head_dim_v)),
+            None if lse is None else self._ragged(lse, "LSE", call.spec, (heads,)),
+        )
+
+    def _ragged(self, found: object, what: str, spec: CallSpec, row: tuple[int, ...]) -> torch.Tensor:
+        """`(total_q, *row)`. Dimensions of 1 may be anywhere; any other shape is a mistake that must not be reshaped
+        away. Raises TypeError, ValueError."""
+        if not isinstance(found, torch.Tensor):
+            raise TypeError(f"{self.name} returned {_described(found)} as its {what}, needed a tensor")
+        ragged = (spec.total_q, *row)
+        batched = ragged if spec.query_len is None else (spec.batch, spec.query_len, *row)
+        if _without_ones(found.shape) not in (_without_ones(ragged), _without_ones(batched)):
+            needed = f"{ragged}" + (f" or {batched}" if spec.path is AttnPath.DECODE else "")
+            raise ValueError(f"{self.name} returned its {what} in shape {tuple(found.shape)}, needed {needed}")
+        return found.reshape(ragged)
+
+
+def _without_ones(shape: Sequence[int]) -> list[int]:
+    return [size for size in shape if size != 1]
+
+
+def _described(found: object) -> str:
+    return f"{len(found)} values" if isinstance(found, tuple) else f"a {type(found).__name__}"
 
 
 def _refuse_unknown_traits(declaration: Declaration, who: str) -> None:

@@ -105,7 +105,7 @@ def test_decorator_options(tmp_path: Path) -> None:
         import pagedbench
 
         @pagedbench.backend(
-            path="varlen", devices=("cuda",), plan=lambda call: call.max_seqlen_q, repeatable=False, returns_lse=True,
+            path="varlen", devices=("cuda",), plan=lambda call: call.max_seqlen_q, repeatable=False, out=True,
             unsupported=lambda spec: "head_dim 8: needs a multiple of 16" if spec.head_dim % 16 else None,
         )
         def kernel(q, plan):
