@@ -15,7 +15,15 @@ import torch
 from pagedbench.backends import lse as lse_forms
 from pagedbench.backends.base import Output, Traits
 from pagedbench.backends.indices import kernel_window
-from pagedbench.backends.library import Capabilities, LibraryBackend, accepted, named, parameters, reshapes_by_sequence
+from pagedbench.backends.library import (
+    HARDWARE_TANH,
+    Capabilities,
+    LibraryBackend,
+    accepted,
+    named,
+    parameters,
+    reshapes_by_sequence,
+)
 from pagedbench.backends.loading import Library
 from pagedbench.tensors.call import Call, CallSpec
 from pagedbench.words import AttnPath
@@ -33,8 +41,11 @@ class FlashAttention2Backend(LibraryBackend):
         install="pip install flash-attn --no-build-isolation (builds from source against the installed torch)",
         capabilities=((8, 0), (99, 9)),
     )
+    # Below a window a tile is masked in part, and a weight of zero times NaN in V is NaN.
     traits = Traits(
-        lse_note="(num_heads, total_q), +inf for rows that see no key; with ALiBi shifted by slope * position"
+        lse_note="(num_heads, total_q), +inf for rows that see no key; with ALiBi shifted by slope * position",
+        nan_regions={"hidden.v": "may-leak"},
+        tanh_error=HARDWARE_TANH,
     )
 
     def capabilities(self, path: AttnPath) -> Capabilities:

@@ -1,7 +1,8 @@
 """`flash-attn-4`: FlashAttention-4 (`flash_attn.cute`), varlen and paged-varlen, compiled at a first call.
 
-It has no append: on paged-varlen the tool writes the new tokens first. In its windows None means unlimited, and its
-number of splits defaults to 1 where 0 lets it choose, so it is always passed.
+It has no append: on paged-varlen the tool writes the new tokens first. In its windows None means unlimited. Its number
+of splits defaults to 1 where 0 lets it choose, so it is always passed; but only its Blackwell kernels can split, and
+elsewhere its own choice of more than one ends in an assertion, so that it is 1 there.
 """
 
 from __future__ import annotations
@@ -13,11 +14,22 @@ import torch
 
 from pagedbench.backends import lse as lse_forms
 from pagedbench.backends.base import Availability, Output, Traits
-from pagedbench.backends.library import Capabilities, LibraryBackend, accepted, compute_capability, named, parameters
+from pagedbench.backends.library import (
+    HARDWARE_TANH,
+    Capabilities,
+    LibraryBackend,
+    accepted,
+    compute_capability,
+    named,
+    parameters,
+)
 from pagedbench.backends.loading import Library
 from pagedbench.scenario.model import UNLIMITED
 from pagedbench.tensors.call import Call, CallSpec
 from pagedbench.words import AttnPath
+
+SPLITTING = {10, 11}  # compute capabilities (major) whose kernels can split keys
+WITHOUT_BLOCK_TABLE = {8, 12}
 
 
 class FlashAttention4Backend(LibraryBackend):
@@ -32,11 +44,13 @@ class FlashAttention4Backend(LibraryBackend):
         install="pip install 'pagedbench[flash-attn-4]'",
         capabilities=((8, 0), (12, 9)),
     )
-    # Its documentation: where blocks are loaded by TMA, the unused rows of a last block must be finite in V.
+    # Its documentation: where blocks are loaded by TMA, the unused rows of a last block must be finite in V. Below a
+    # window a tile is masked in part, and a weight of zero times NaN in V is NaN, as in FlashAttention-2 and -3.
     traits = Traits(
         appends=False,
         lse_note="(num_heads, total_q)",
-        nan_regions={"tail.v": "may-leak"},
+        nan_regions={"tail.v": "may-leak", "hidden.v": "may-leak"},
+        tanh_error=HARDWARE_TANH,
         compile_seconds=60.0,
     )
 
@@ -49,33 +63,41 @@ class FlashAttention4Backend(LibraryBackend):
         return found
 
     def capabilities(self, path: AttnPath) -> Capabilities:
-        """As its interface validates head dims; on compute capability 12 the number of splits is 1."""
+        """As its interface validates head dims."""
         names = parameters(self._function())
         return Capabilities(
             head_dim_v=True,
             softcap="softcap" in names,
             sinks=named(self._function(), "learnable_sink", "sinks", "s_aux") is not None,
-            splits="num_splits" in names and compute_capability()[0] != 12,
+            splits="num_splits" in names,
         )
 
     def particular(self, spec: CallSpec) -> Iterator[str]:
-        """Blackwell has kernels for fewer head dims than Hopper."""
-        dims = (spec.head_dim, spec.head_dim_v)
-        if compute_capability()[0] in {10, 11} and max(dims) > 128 and dims not in {(192, 128), (256, 256)}:
+        """What it has for some GPUs only: splits, a block table, head dims."""
+        major, dims = compute_capability()[0], (spec.head_dim, spec.head_dim_v)
+        if spec.num_splits > 1 and major not in SPLITTING:
+            yield f"num_splits {spec.num_splits}: {self.title} splits keys on Blackwell only; use auto or 1 here"
+        if spec.path is AttnPath.PAGED_VARLEN and major in WITHOUT_BLOCK_TABLE:
+            yield f"a block table: {self.title} has no paged kernel for compute capability {major}.x, varlen only"
+        if major in {10, 11} and max(dims) > 128 and dims not in {(192, 128), (256, 256)}:
             yield f"head dims {dims}: {self.title} takes up to 128, (192, 128) and (256, 256) on Blackwell"
 
     def _function(self) -> Any:
-        return self.lib.module().flash_attn_varlen_func
+        return getattr(self.lib.module(), "flash_attn_varlen_func", None)
 
-    def varlen(self, call: Call, plan: Any) -> Output:
+    def plan(self, call: Call) -> int:
+        """The number of splits to pass."""
+        return call.spec.num_splits if compute_capability()[0] in SPLITTING else 1
+
+    def varlen(self, call: Call, plan: int) -> Output:
         """Contiguous keys."""
-        lengths = {"cu_seqlens_k": call.cu_seqlens_k}
+        lengths = {"cu_seqlens_k": call.cu_seqlens_k, "num_splits": plan}
         return self._call(call, call.k, call.v, lengths)
 
-    def paged_varlen(self, call: Call, plan: Any) -> Output:
+    def paged_varlen(self, call: Call, plan: int) -> Output:
         """Keys through the block table."""
         table = named(self._function(), "page_table", "block_table") or "page_table"
-        lengths = {"seqused_k": call.total_seqlens, table: call.block_table}
+        lengths = {"seqused_k": call.total_seqlens, table: call.block_table, "num_splits": plan}
         return self._call(call, call.k_cache, call.v_cache, lengths)
 
     def _call(self, call: Call, k: torch.Tensor | None, v: torch.Tensor | None, lengths: dict[str, Any]) -> Output:
@@ -85,7 +107,6 @@ class FlashAttention4Backend(LibraryBackend):
             "max_seqlen_q": call.max_seqlen_q,
             "max_seqlen_k": call.max_seqlen_k,
             "softcap": spec.softcap or 0.0,
-            "num_splits": spec.num_splits,
             "return_lse": True,
         }
         if call.sinks is not None:

@@ -16,7 +16,7 @@ import torch
 from pagedbench.backends import lse as lse_forms
 from pagedbench.backends.base import Output, Traits
 from pagedbench.backends.indices import host_arrays
-from pagedbench.backends.library import Capabilities, LibraryBackend, accepted
+from pagedbench.backends.library import HARDWARE_TANH, Capabilities, LibraryBackend, accepted
 from pagedbench.backends.loading import Library
 from pagedbench.scenario.model import AUTO_SPLITS
 from pagedbench.tensors.call import Call, CallSpec
@@ -68,9 +68,12 @@ class FlashInferBackend(LibraryBackend):
     about = "FlashInfer, fa2 kernels on tensor cores; the tool appends"
     lib = _library((7, 5), (99, 9))
     kernels = "fa2"
+    # Below a window a tile is masked in part, and a weight of zero times NaN in V is NaN.
     traits = Traits(
         appends=False,
-        lse_note="(total_q, num_heads), base 2",
+        lse_note="(total_q, num_heads), base 2, about -50,000 for rows that see no key",
+        nan_regions={"hidden.v": "may-leak"},
+        tanh_error=HARDWARE_TANH,
         compile_seconds=180.0,
         graph_lengths=False,
         graph_table=False,
@@ -215,6 +218,12 @@ class FlashInferFa3Backend(FlashInferBackend):
         """No choice of splits, and fp8 only with q in fp8, which is not driven here."""
         return replace(super().capabilities(path), fp8="no", splits=False)
 
+    def particular(self, spec: CallSpec) -> Iterator[str]:
+        """Masked scores are -50,000 and not infinite, and these kernels divide by the sum of their weights all the
+        same: a row that sees no key is the mean of the masked V. Sequences without any key are not computed, and 0."""
+        if spec.has_blind_rows and spec.max_seqlen_q > 1:
+            yield f"query tokens that see no key: the fa3 kernels of {self.title} give them the mean of V, not zeros"
+
     def _plan_decode(self, call: Call) -> Any:
         return self._plan_paged(call)
 
@@ -247,4 +256,4 @@ class FlashInferCudaCoresBackend(FlashInferBackend):
 
 def _output(result: tuple[torch.Tensor, torch.Tensor]) -> Output:
     out, lse = result
-    return Output(out, lambda: lse_forms.from_base_2(lse))
+    return Output(out, lambda: lse_forms.flashinfer(lse))

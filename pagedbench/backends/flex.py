@@ -22,6 +22,9 @@ from pagedbench.scenario.model import UNLIMITED
 from pagedbench.tensors.call import Call, CallSpec
 from pagedbench.words import AttnPath
 
+RECOMPILES = 256  # a kernel for each head dim, dtype, block size, modifier; beyond torch's 8 it would give up compiling
+TILE_BYTES = 128 << 10  # of shared memory, for the stages of tiles of keys: Hopper has 227 KiB, and queries need some
+STAGES = 3
 MASK_ELEMENTS = 1 << 31  # the library evaluates a mask for each (sequence, query token, key) when a block mask is made
 Modifier = Callable[..., torch.Tensor]
 
@@ -156,8 +159,12 @@ def _one_sequence(pool: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _compiled() -> Callable[..., Any]:
+    import torch._dynamo
     from torch.nn.attention.flex_attention import flex_attention
 
+    config: Any = torch._dynamo.config
+    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    setattr(config, limit, max(getattr(config, limit), RECOMPILES))
     compiled: Callable[..., Any] = torch.compile(flex_attention)
     return compiled
 
@@ -172,8 +179,10 @@ def _wanting_lse() -> dict[str, Any]:
 
 
 def _tile(spec: CallSpec) -> int:
-    """The largest power of two, up to 64, that divides the block size."""
-    return min(64, spec.block_size & -spec.block_size)
+    """Keys in a tile: the largest power of two up to 64 that divides the block size, and fits into shared memory."""
+    key_bytes = (spec.head_dim + spec.head_dim_v) * getattr(torch, spec.kv_dtype).itemsize
+    room = max(16, TILE_BYTES // (STAGES * key_bytes))
+    return min(64, spec.block_size & -spec.block_size, 1 << (room.bit_length() - 1))
 
 
 def _mask_mod(call: Call) -> Modifier:

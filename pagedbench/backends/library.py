@@ -21,6 +21,7 @@ from pagedbench.tensors.call import CallSpec
 from pagedbench.words import AttnPath
 
 Fp8 = Literal["no", "kv", "all"]
+HARDWARE_TANH = 2.0**-11  # relative error of the GPU's own tanh (PTX tanh.approx.f32), which softcap kernels use
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,10 @@ def empty_rows(lse: torch.Tensor, call: Call) -> torch.Tensor:
     return torch.where(lse == math.inf, blank, lse)
 
 
-def from_base_2(lse: torch.Tensor) -> torch.Tensor:
-    """From a logarithm to base 2."""
-    return lse * math.log(2.0)
+def flashinfer(lse: torch.Tensor) -> torch.Tensor:
+    """From a logarithm to base 2. FlashInfer's «infinity» is 50,000: a row that sees no key has -50,000 plus the
+    logarithm of how many keys were masked, which is -inf; no real row comes near."""
+    return torch.where(lse < -49_900.0, -math.inf, lse * math.log(2.0))
 
 
 def without_alibi_shift(lse: torch.Tensor, call: Call) -> torch.Tensor:

@@ -33,7 +33,12 @@ class TorchVarlenBackend(LibraryBackend):
         install="pip install 'torch>=2.10'",
         capabilities=((8, 0), (99, 9)),
     )
-    traits = Traits(appends=False, lse_note="(num_heads, total_q), +inf for rows that see no key")
+    # Below a window a tile is masked in part, and a weight of zero times NaN in V is NaN.
+    traits = Traits(
+        appends=False,
+        lse_note="(num_heads, total_q), +inf for rows that see no key",
+        nan_regions={"hidden.v": "may-leak"},
+    )
 
     def capabilities(self, path: AttnPath) -> Capabilities:
         """As the signature of `varlen_attn` says; its paged kernels take blocks in multiples of 256."""

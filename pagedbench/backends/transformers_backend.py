@@ -18,12 +18,13 @@ import torch
 
 from pagedbench.backends.base import Availability, Output, Traits
 from pagedbench.backends.indices import host_arrays
-from pagedbench.backends.library import Capabilities, LibraryBackend
+from pagedbench.backends.library import Capabilities, LibraryBackend, reshapes_by_sequence
 from pagedbench.backends.loading import Library, load
 from pagedbench.tensors.call import Call, CallSpec
 from pagedbench.words import AttnPath
 
 CONTINUOUS = "transformers.generation.continuous_batching"
+FLASH_MODULES = ("flash_attn.flash_attn_interface",)
 MIN_BLOCK_SIZE = 4
 MASK_ELEMENTS = 1 << 28  # the library builds a dense mask of (total_q, total_k): beyond this it is no test any more
 
@@ -57,8 +58,12 @@ class TransformersBackend(LibraryBackend):
     def available(self, device: str) -> Availability:
         """On a GPU it drives flash-attn, which must be there as well."""
         found = super().available(device)
-        if found.available and self._uses_flash(device) and load(("flash_attn",)).module is None:
-            return Availability(False, found.version, f"on a GPU it drives flash-attn: {load(('flash_attn',)).reason}")
+        if not found.available or not self._uses_flash(device):
+            return found
+        flash = load(FLASH_MODULES)  # not `flash_attn` alone, which is there with flash-attn-4, too
+        if flash.module is None:
+            reason = "flash-attn is not installed" if flash.missing else flash.reason
+            return Availability(False, found.version, f"on a GPU it drives flash-attn: {reason}")
         return found
 
     def _uses_flash(self, device: str) -> bool:
@@ -74,7 +79,7 @@ class TransformersBackend(LibraryBackend):
             not_causal=False,
             softcap=False,
             splits=False,
-            int64=True,
+            int64=path is AttnPath.VARLEN,  # lengths are converted to int32, the block table is not
             strided=False,
             hnd=False,
             max_query_len=1,
@@ -95,10 +100,20 @@ class TransformersBackend(LibraryBackend):
             yield f"a pool that is not dense in NHD order: {self.title} keeps its cache as (slots, heads, head_dim)"
         if spec.window_size[0] == 0:
             yield f"a window of 1 key: {self.title} means no window by 1"
-        if flash and "float32" in {spec.q_dtype, spec.kv_dtype}:
-            yield f"float32: {self.title} with flash-attn takes float16 and bfloat16"
+        if flash:
+            yield from self._limits_of_flash(spec)
         if not flash and spec.total_q * spec.batch * spec.max_seqlen_k > MASK_ELEMENTS:
             yield f"{self.title} would build a dense mask of more than {MASK_ELEMENTS:,} elements"
+
+    def _limits_of_flash(self, spec: CallSpec) -> Iterator[str]:
+        """What flash-attn cannot take, and the library hands to it as it is."""
+        title = f"{self.title} with flash-attn"
+        if "float32" in {spec.q_dtype, spec.kv_dtype}:
+            yield f"float32: {title} takes float16 and bfloat16"
+        if spec.head_dim > 256 or spec.head_dim % 8:
+            yield f"head_dim {spec.head_dim}: {title} takes multiples of 8, up to 256"
+        if spec.path is AttnPath.VARLEN:
+            yield from reshapes_by_sequence(spec, title)
 
     def plan(self, call: Call) -> Prepared:
         """What the library's scheduler prepares on the host before a step."""

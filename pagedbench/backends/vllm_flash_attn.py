@@ -16,6 +16,7 @@ from pagedbench.backends import lse as lse_forms
 from pagedbench.backends.base import Availability, Output, Traits
 from pagedbench.backends.indices import kernel_window
 from pagedbench.backends.library import (
+    HARDWARE_TANH,
     Capabilities,
     LibraryBackend,
     accepted,
@@ -44,6 +45,7 @@ class VllmFlashAttentionBackend(LibraryBackend):
         appends=False,
         lse_note="(num_heads, total_q), +inf for rows that see no key",
         nan_regions={"hidden.v": "may-leak"},
+        tanh_error=HARDWARE_TANH,
     )
 
     def available(self, device: str) -> Availability:

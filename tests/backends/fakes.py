@@ -168,6 +168,7 @@ def flashinfer_0_7(rec: Recorder) -> ModuleType:
 def flashinfer(rec: Recorder) -> ModuleType:
     module = ModuleType("flashinfer")
     base_2 = rec.made.lse.float() / math.log(2)
+    base_2 = torch.where(base_2 == -math.inf, -5e4 + math.log2(1 + 16), base_2)  # its «infinity», and 16 masked keys
 
     class Paged:
         def __init__(self, float_workspace_buffer, kv_layout="NHD", use_cuda_graph=False, backend="auto"):

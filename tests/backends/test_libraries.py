@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from pagedbench.backends import flash_attn_3, flashinfer_backend, library
+from pagedbench.backends import flash_attn_3, flash_attn_4, flashinfer_backend, library
 from pagedbench.backends.base import Availability, Backend, Output
 from pagedbench.backends.flash_attn_2 import FlashAttention2Backend
 from pagedbench.backends.flash_attn_3 import Fa3FwdBackend, FlashAttention3Backend
@@ -186,9 +186,38 @@ def test_fa4_windows_use_none(use: Any) -> None:
     assert seen["window_size"] == (9, 0)
     assert seen["seqused_k"] is made.call.total_seqlens
     assert seen["cu_seqlens_k"] is None
-    assert seen["num_splits"] == 0
     made = make(replace(RAGGED, causal=False), AttnPath.VARLEN)
     assert _seen(use, FlashAttention4Backend(), fakes.flash_attn_4, made)["window_size"] == (None, None)
+
+
+@pytest.mark.parametrize(("capability", "splits"), [((9, 0), 1), ((10, 0), 0), ((12, 0), 1), ((8, 0), 1)])
+def test_fa4_chooses_splits_only_where_its_kernels_can_split(
+    use: Any, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], splits: int
+) -> None:
+    """On Hopper its own choice of more than one split fails: «SplitKV not supported on SM 9.0»."""
+    monkeypatch.setattr(flash_attn_4, "compute_capability", lambda: capability)
+    made = make(RAGGED, AttnPath.PAGED_VARLEN)
+    assert _seen(use, FlashAttention4Backend(), fakes.flash_attn_4, made)["num_splits"] == splits
+
+
+@pytest.mark.parametrize(
+    ("capability", "batch", "path", "words"),
+    [
+        ((9, 0), replace(HALF, num_splits=3), AttnPath.PAGED_VARLEN, "num_splits 3"),
+        ((10, 0), replace(HALF, num_splits=3), AttnPath.PAGED_VARLEN, "nothing"),
+        ((9, 0), replace(HALF, num_splits=1), AttnPath.PAGED_VARLEN, "nothing"),
+        ((8, 6), HALF, AttnPath.PAGED_VARLEN, "no paged kernel for compute capability 8.x"),
+        ((12, 0), HALF, AttnPath.PAGED_VARLEN, "no paged kernel for compute capability 12.x"),
+        ((8, 6), HALF, AttnPath.VARLEN, "nothing"),
+        ((10, 0), replace(HALF, head_dim=192), AttnPath.VARLEN, "on Blackwell"),
+    ],
+)
+def test_fa4_says_what_it_has_for_other_gpus_only(
+    use: Any, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], batch: Batch, path: AttnPath, words: str
+) -> None:
+    use(fakes.flash_attn_4, make(HALF, V))
+    monkeypatch.setattr(flash_attn_4, "compute_capability", lambda: capability)
+    assert words in (FlashAttention4Backend().unsupported(_spec(batch, path)) or "nothing")
 
 
 def test_torch_varlen_says_causal_by_its_window(use: Any) -> None:
@@ -244,6 +273,16 @@ def test_flashinfer_hnd_pools_are_handed_over_as_they_lie(use: Any) -> None:
     assert seen["layout"] == "HND"
     assert seen["pools"][0].is_contiguous()
     assert seen["pools"][0].shape[1:] == (2, 256, 64)
+
+
+def test_flashinfers_fa3_kernels_are_not_given_rows_that_see_no_key(use: Any) -> None:
+    """They would answer with the mean of V. A sequence without any key is another case: it is not computed."""
+    use(fakes.flashinfer, make(HALF, V))
+    backend, blind = FlashInferFa3Backend(), {"has_blind_rows": True}
+    several = _spec(replace(HALF, query_lens=(5, 5, 5)), AttnPath.PAGED_VARLEN, **blind)
+    assert "mean of V" in (backend.unsupported(several) or "")
+    assert FlashInferBackend().unsupported(several) is None
+    assert backend.unsupported(_spec(HALF, AttnPath.DECODE, has_empty_keys=True, **blind)) is None
 
 
 def test_flashinfer_plans_of_two_calls_live_side_by_side(use: Any) -> None:
