@@ -107,6 +107,7 @@ def _import(name: str) -> Loaded:
         return Loaded(None, sentence(error))
 
 
+@cache  # asked for every call that might be refused, and looking it up takes a millisecond
 def _version_of(distribution: str) -> str | None:
     try:
         return metadata.version(distribution)

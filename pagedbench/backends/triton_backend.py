@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -38,9 +39,9 @@ class TritonBackend(Backend):
 
     def available(self, device: str) -> Availability:
         """With a GPU; on a CPU where the interpreter can still be chosen, which is when Triton is imported."""
-        if find_spec("triton") is None:
+        found = _triton_version()
+        if found is None:
             return Availability(False, reason="triton is not installed: pip install 'pagedbench[triton]' (Linux)")
-        found = version("triton")
         if device.startswith("cuda"):
             reason = _no_gpu()
             return Availability(reason is None, found, reason)
@@ -115,6 +116,11 @@ def _kernels(device: torch.device) -> Any:
     if device.type == "cpu" and "triton" not in sys.modules:
         os.environ[INTERPRET] = "1"
     return import_module(KERNELS)
+
+
+@lru_cache(maxsize=1)  # looking it up takes a millisecond
+def _triton_version() -> str | None:
+    return version("triton") if find_spec("triton") is not None else None
 
 
 def _interpreting() -> bool:
