@@ -24,10 +24,10 @@ from pagedbench.checks.floor import floor
 from pagedbench.checks.registry import suite
 from pagedbench.errors import PagedbenchError
 from pagedbench.faults.diagnosis import diagnose
-from pagedbench.layout.build import build_layout
 from pagedbench.oracle.reference import NoReference
 from pagedbench.report.footprint_plot import footprint_svg
 from pagedbench.results.record import CellRecord, CheckDict
+from pagedbench.runner.common import Common
 from pagedbench.runner.limits import limit_address_space
 from pagedbench.runner.paths import shorten_paths
 from pagedbench.runner.protocol import Job
@@ -76,13 +76,15 @@ class Failure:
     worker_is_spent: bool
 
 
-def judge(job: Job, tell: Tell, backend: Backend | None = None) -> Judged:
+def judge(job: Job, tell: Tell, backend: Backend | None = None, common: Common | None = None) -> Judged:
     """Walk one cell. Never raises for what a kernel does; a crash of the process is the parent's to see.
 
-    `backend` is the one to judge where the job's name alone does not find it (a function in a running test).
+    `backend` is the one to judge where the job's name alone does not find it (a function in a running test). `common`
+    is what jobs on the same scenario hand on to each other.
     """
+    shared = common or Common()
     record = CellRecord(job.scenario.name, job.backend, job.path, job.device, Verdict.SKIPPED)
-    walk = _Walk(job, record, tell, backend)
+    walk = _Walk(job, record, tell, shared, backend)
     spent = False
     try:
         walk.run()
@@ -93,6 +95,8 @@ def judge(job: Job, tell: Tell, backend: Backend | None = None) -> Judged:
         record.verdict, record.message = failure.verdict, failure.message
         record.error = _traceback(error)
         spent = failure.worker_is_spent
+    if record.verdict not in (Verdict.PASS, Verdict.SKIPPED):
+        shared.forget_values()
     if not (spent or walk.spent):
         release_memory(job.device)
     return Judged(record, spent or walk.spent)
@@ -101,8 +105,9 @@ def judge(job: Job, tell: Tell, backend: Backend | None = None) -> Judged:
 class _Walk:
     """The steps of one cell, in order. `spent` is set when the process should not be used again."""
 
-    def __init__(self, job: Job, record: CellRecord, tell: Tell, backend: Backend | None) -> None:
+    def __init__(self, job: Job, record: CellRecord, tell: Tell, common: Common, backend: Backend | None) -> None:
         self._job = job
+        self._common = common
         self._backend = backend
         self._record = record
         self._tell = tell
@@ -120,6 +125,8 @@ class _Walk:
                 self._conclude(results)
             if not self.spent:
                 self._explain(context, results)
+        if self._record.verdict is Verdict.PASS:
+            self._common.keep(context)
 
     def _judge(self, context: CheckContext) -> list[CheckResult]:
         """The checks, and what there is to say beside their verdict."""
@@ -151,20 +158,20 @@ class _Walk:
             raise _Decided(Verdict.SKIPPED, there.reason or f"{backend.name} is not available on {job.device}")
         if path not in backend.paths:
             raise _Decided(Verdict.SKIPPED, f"{backend.name} has no {path} path")
-        layout = build_layout(job.scenario)
+        layout = self._common.layout(job.scenario)
         if path is AttnPath.DECODE and layout.batch and layout.uniform_query_len is None:
             lengths = f"{layout.query_lens.min()} to {layout.query_lens.max()}"
             raise _Decided(Verdict.SKIPPED, f"decode cannot take prefill: its query lengths differ, {lengths}")
         reason = backend.unsupported(call_spec(job.scenario, layout, path, job.device))
         if reason is not None:
             raise _Decided(Verdict.SKIPPED, reason)
-        self._allowance = work_of(job.scenario.attention, layout).flops * SECONDS_A_FLOP[job.device]
         self._reserve(estimate_bytes(job.scenario, layout, path, job.device).total)
-        return CheckContext(job.scenario, layout, backend, path, job.device)
+        self._allowance = work_of(job.scenario.attention, layout).flops * SECONDS_A_FLOP[job.device]
+        return self._common.context(job.scenario, backend, path, job.device)
 
     def _reserve(self, need: int) -> None:
         """Skip what does not fit, and bound what may be used beyond it."""
-        have = available_bytes(self._job.device)
+        have = available_bytes(self._job.device) + self._common.held_bytes(self._job.device)
         self._record.memory = {"need": need, "have": have}
         if need > have:
             raise _Decided(Verdict.SKIPPED, f"needs {_gib(need)} of memory, {_gib(have)} are free")

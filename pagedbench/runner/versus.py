@@ -14,8 +14,8 @@ import torch
 
 from pagedbench.backends.registry import find_backend
 from pagedbench.checks.base import CheckContext, CheckResult
-from pagedbench.layout.build import build_layout
 from pagedbench.runner.cell import release_memory
+from pagedbench.runner.common import Common
 from pagedbench.runner.timed import TimedCall, judge_buffers, timed_call
 from pagedbench.runner.versus_job import VersusJob
 from pagedbench.runner.work import work_of
@@ -31,17 +31,22 @@ class Tell(Protocol):
         """`stage` with `name`."""
 
 
-def versus(job: VersusJob, tell: Tell) -> dict[str, Any]:
-    """Time the sides of a job. Plain data: `work`, `sides`, `pairs` by the numbers of the job's sides."""
+def versus(job: VersusJob, tell: Tell, common: Common | None = None) -> dict[str, Any]:
+    """Time the sides of a job. Plain data: `work`, `sides`, `pairs` by the numbers of the job's sides.
+
+    `common` is what the judging of the sides left to use again; it is let go afterwards.
+    """
+    shared = common or Common()
     try:
-        return _versus(job, tell)
+        return _versus(job, tell, shared)
     finally:
+        shared.forget_values()
         release_memory(job.device)
 
 
-def _versus(job: VersusJob, tell: Tell) -> dict[str, Any]:
+def _versus(job: VersusJob, tell: Tell, common: Common) -> dict[str, Any]:
     tell("stage", name="its preparation")
-    contexts = _contexts(job)
+    contexts = _contexts(job, common)
     prepared = contexts[0].prepare()
     calls = [_side_call(context, prepared) for context in contexts]
     tell("stage", name="a look at the outputs")
@@ -60,12 +65,11 @@ def _versus(job: VersusJob, tell: Tell) -> dict[str, Any]:
     }
 
 
-def _contexts(job: VersusJob) -> list[CheckContext]:
+def _contexts(job: VersusJob, common: Common) -> list[CheckContext]:
     """A context a side, all with the same inputs and the same reference."""
-    layout = build_layout(job.scenario)
     made: list[CheckContext] = []
     for backend, path in job.sides:
-        context = CheckContext(job.scenario, layout, find_backend(backend), AttnPath(path), job.device)
+        context = common.context(job.scenario, find_backend(backend), AttnPath(path), job.device)
         if made:
             context.inputs, context.reference = made[0].inputs, made[0].reference
         made.append(context)

@@ -62,11 +62,12 @@ def _resolve(channel: Channel, request: Message) -> bool:
 def _cell(channel: Channel, request: Message) -> bool:
     """Judge one cell; True when this process is spent. Each stage and check is told at once: a crash loses the rest."""
     from pagedbench.runner.cell import judge
+    from pagedbench.runner.common import LAST
 
     def tell(event: str, **values: Any) -> None:
         channel.send({"event": event, **values})
 
-    judged = judge(Job.from_message(request), tell)
+    judged = judge(Job.from_message(request), tell, common=LAST)
     # What is left by now is modules and their data: walking them again after each cell costs more than the checks.
     gc.freeze()
     channel.send({"event": "done", "record": judged.record.to_json(), "spent": judged.worker_is_spent})
@@ -76,6 +77,7 @@ def _cell(channel: Channel, request: Message) -> bool:
 def _versus(channel: Channel, request: Message) -> bool:
     """Time several sides side by side; True when this process is spent."""
     from pagedbench.runner.cell import read_failure
+    from pagedbench.runner.common import LAST
     from pagedbench.runner.versus import versus
     from pagedbench.runner.versus_job import VersusJob
 
@@ -83,7 +85,7 @@ def _versus(channel: Channel, request: Message) -> bool:
         channel.send({"event": event, **values})
 
     try:
-        channel.send({"event": "done", "found": versus(VersusJob.from_message(request), tell), "spent": False})
+        channel.send({"event": "done", "found": versus(VersusJob.from_message(request), tell, LAST), "spent": False})
     except (Exception, SystemExit) as error:
         failure = read_failure(error)
         channel.send({"event": "failed", "message": failure.message, "spent": failure.worker_is_spent})
