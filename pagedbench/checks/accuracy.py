@@ -100,8 +100,9 @@ def _wrong_form(context: CheckContext, output: Output, layout: BatchLayout) -> s
     needed = (layout.total_q, attention.num_heads, attention.head_dim_v)
     if tuple(output.out.shape) != needed:
         return f"the output has shape {tuple(output.out.shape)}, needed {needed}"
-    if output.lse is not None and tuple(output.lse.shape) != needed[:2]:
-        return f"the LSE has shape {tuple(output.lse.shape)}, needed {needed[:2]}"
+    lse = output.lse
+    if lse is not None and tuple(lse.shape) != needed[:2]:
+        return f"the LSE has shape {tuple(lse.shape)}, needed {needed[:2]}"
     dtype = str(output.out.dtype).removeprefix("torch.")
     return None if dtype == attention.dtype else f"the output is {dtype}, needed {attention.dtype}"
 

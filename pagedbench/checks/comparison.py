@@ -56,9 +56,10 @@ def compare(
     out = _rows(output.out, reference).to(torch.float64)
     error = torch.linalg.vector_norm(out - reference.out, dim=-1)
     distance = _distance(error, budget.out, judged)
-    if output.lse is None:
+    lse = output.lse
+    if lse is None:
         return Comparison(distance, None)
-    lse = output.lse if not reference.sampled else output.lse[rows]
+    lse = lse if not reference.sampled else lse[rows]
     lse_error = (lse.to(torch.float64) - reference.lse).abs()
     both_empty = (lse == -torch.inf) & (reference.lse == -torch.inf)
     return Comparison(distance, _distance(lse_error.masked_fill(both_empty, 0.0), budget.lse, judged))
@@ -78,7 +79,7 @@ def _judged(reference: Reference, layout: BatchLayout, traits: Traits) -> torch.
 
 
 def _distance(error: torch.Tensor, budget: torch.Tensor, judged: torch.Tensor | None) -> Distance:
-    ratio = torch.where(error == 0, 0.0, error / budget).nan_to_num(nan=torch.inf)
+    ratio = torch.where(error == 0, 0.0, error / budget).nan_to_num(nan=torch.inf, posinf=torch.inf)
     if judged is not None:
         ratio = torch.where(judged[:, None], ratio, 0.0)
     return Distance(error, budget, ratio)

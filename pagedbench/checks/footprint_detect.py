@@ -101,10 +101,10 @@ def _wrong_lse(
     output: Output, mass: torch.Tensor, coding: Coding, judged: torch.Tensor, tanh_error: float
 ) -> torch.Tensor:
     """Rows whose LSE is not that of their keys and sink, to half a key or to fp32's own error."""
-    if output.lse is None:
+    lse = output.lse
+    if lse is None:
         return torch.zeros_like(mass, dtype=torch.bool)
-    right = coding.peak + torch.log(mass)
-    lse = output.lse.double()
+    right, lse = coding.peak + torch.log(mass), lse.double()
     slack = (HALF_CODE / mass).clamp(max=0.1) + _LSE_TOLERANCE * (1 + right.abs()) + tanh_error * coding.peak
     close = torch.where(right.isfinite(), (lse - right).abs() <= slack, lse == right)
     return ~close & judged

@@ -143,8 +143,9 @@ def _shows(context: CheckContext, clean: Output, filled: Output) -> tuple[int, i
     traits = context.backend.traits_for(context.path)
     if traits.repeatable:
         different = (bits(clean.out) != bits(filled.out)).any(-1)
-        if clean.lse is not None and filled.lse is not None:
-            different |= bits(clean.lse) != bits(filled.lse)
+        mine, theirs = clean.lse, filled.lse
+        if mine is not None and theirs is not None:
+            different |= bits(mine) != bits(theirs)
         rows = torch.arange(len(different), device=different.device)
         judged = live_rows(context.layout, rows)
         if judged is not None:

@@ -54,8 +54,9 @@ def _unwritten(context: CheckContext) -> tuple[torch.Tensor, str]:
     done = _on_finite_memory(context, dataclasses.replace(fill, out=FINITE_PATTERN), first)
     second, memory = done.output, done.prepared.call.out
     rows = (first.out.isnan() & ~second.out.isnan()).any(-1)
-    if first.lse is not None and second.lse is not None:
-        rows |= first.lse.isnan() & ~second.lse.isnan()
+    lse, lse_again = first.lse, second.lse
+    if lse is not None and lse_again is not None:
+        rows |= lse.isnan() & ~lse_again.isnan()
     given = memory is not None and second.out.data_ptr() == memory.data_ptr()
     whose = "that the tool gave" if given else "of the backend's own"
     return _must_be_written(context, rows), f"in memory {whose}, which held NaN, then numbers"
@@ -79,11 +80,13 @@ def _on_finite_memory(context: CheckContext, fill: Fill, first: Output) -> Execu
 
 
 def _tensors(output: Output) -> list[torch.Tensor]:
-    return [output.out] if output.lse is None else [output.out, output.lse]
+    lse = output.lse
+    return [output.out] if lse is None else [output.out, lse]
 
 
 def _copied(output: Output) -> Output:
-    return Output(output.out.clone(), None if output.lse is None else output.lse.clone())
+    lse = output.lse
+    return Output(output.out.clone(), None if lse is None else lse.clone())
 
 
 def _must_be_written(context: CheckContext, rows: torch.Tensor) -> torch.Tensor:
