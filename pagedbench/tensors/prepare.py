@@ -118,14 +118,15 @@ def prepare(
         k_cache=pool.k,
         v_cache=pool.v,
         **{name: arena.shaped(name, array.shape) for name, array in batch.host.items()},
-        write_slots=batch.write_slots,
-        read_slots=batch.read_slots,
+        # Copies, here and of the host arrays: what a kernel does to them must not reach the layout and the next call.
+        write_slots=batch.write_slots.clone(),
+        read_slots=batch.read_slots.clone(),
         max_seqlen_q=spec.max_seqlen_q,
         max_seqlen_k=spec.max_seqlen_k,
         k_scale=scenario.attention.k_scale,
         v_scale=scenario.attention.v_scale,
         out=_output_memory(arena, spec, chosen.out),
-        host=HostArrays(**batch.host),
+        host=HostArrays(**{name: array.clone() for name, array in batch.host.items()}),
         **{name: arena.flat(name) for name in batch.per_head},
         **new,
     )

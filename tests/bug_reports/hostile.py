@@ -144,6 +144,21 @@ def sorts_its_table_decode(call):
     return out
 
 
+def changes_host_arrays_decode(call):
+    """A planner that turns lengths into page counts in place."""
+    out = right(call)
+    call.host.total_seqlens.fill_(1)
+    call.host.block_table.zero_()
+    return out
+
+
+def changes_slots_decode(call):
+    out = right(call)
+    call.write_slots.zero_()
+    call.read_slots.zero_()
+    return out
+
+
 def scales_q_in_place_decode(call):
     out = right(call)
     call.q.mul_(call.spec.softmax_scale)

@@ -83,6 +83,12 @@ def test_memory_that_is_not_the_kernels_to_change(kernel: str) -> None:
     assert CORRUPTED[kernel] in record.message
 
 
+def test_host_arrays_and_slots_are_a_calls_own() -> None:
+    """A planner may turn lengths into page counts where they stand: no later call sees that, and no layout."""
+    assert hostile("changes_host_arrays_decode").verdict is Verdict.PASS
+    assert hostile("changes_slots_decode").verdict is Verdict.PASS
+
+
 def test_an_exception_in_the_second_call_only_is_an_error_all_the_same() -> None:
     record = hostile("second_call_decode")
     assert record.verdict is Verdict.ERROR
@@ -96,7 +102,15 @@ def test_a_message_of_a_megabyte_is_cut() -> None:
     assert len(record.message) <= 1000
 
 
-ORDER = ("chatty_decode", "default_dtype_decode", "right_after_dtype", "really_exits_decode", "right_after_all")
+ORDER = (
+    "chatty_decode",
+    "changes_host_arrays_decode",
+    "changes_slots_decode",
+    "default_dtype_decode",
+    "right_after_dtype",
+    "really_exits_decode",
+    "right_after_all",
+)
 
 
 @pytest.fixture
