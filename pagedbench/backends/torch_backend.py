@@ -143,8 +143,8 @@ class _Partial:
 
 
 def _shift(peak: torch.Tensor) -> torch.Tensor:
-    """What to take from scores before exp: the peak, or 0 for -inf. exp(-inf - 0) is 0, where -inf - -inf is NaN."""
-    return peak.masked_fill(peak.isinf(), 0.0)
+    """What to take from scores before exp: the peak, made finite. exp(-inf - finite) is 0, where -inf - -inf is NaN."""
+    return peak.clamp(min=torch.finfo(peak.dtype).min)
 
 
 def _attend_tiles(call: Call, tiles: TileGroup, read: ReadKeys, out: torch.Tensor, lse: torch.Tensor) -> None:
@@ -162,7 +162,8 @@ def _attend_tiles(call: Call, tiles: TileGroup, read: ReadKeys, out: torch.Tenso
     if so_far is None:
         return
     row_lse = so_far.peak + torch.log(so_far.total)
-    row_out = so_far.acc * (call.v_scale / so_far.total.masked_fill(so_far.total == 0, 1.0))[..., None]
+    # The largest score has a weight of 1, so that a total below 1 is that of a row without keys.
+    row_out = so_far.acc / (so_far.total.clamp(min=1.0) / call.v_scale)[..., None]
     _store(call, tiles, row_out.flatten(2, 3), row_lse.flatten(2, 3), out, lse)
 
 
@@ -185,8 +186,9 @@ def _scores(call: Call, tiles: TileGroup, q: torch.Tensor, k: torch.Tensor, key:
         distance = (tiles.position[:, :, None] - key[:, None, :]).abs()
         slopes = call.alibi_slopes.float().view(call.spec.num_kv_heads, call.spec.group_size)
         scores = scores - slopes[..., None] * distance[:, :, None, None, :]
-    seen = (key[:, None, :] >= tiles.visible_from[:, :, None]) & (key[:, None, :] < tiles.visible_to[:, :, None])
-    return scores.masked_fill_(~seen[:, :, None, None, :], -torch.inf)
+    key = key[:, None, :]
+    hidden = (key < tiles.visible_from[:, :, None]) | (key >= tiles.visible_to[:, :, None])
+    return scores.masked_fill_(hidden[:, :, None, None, :], -torch.inf)
 
 
 def _store(
