@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import string
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -34,6 +35,9 @@ from pagedbench.words import Verdict
 
 MOST_ROWS = 40
 """Comparisons shown one by one; of more, the map and the sentences are what one reads."""
+
+MOST_STAGED = 12
+"""Sides whose stages are told one by one; of more, the picture of stages and the records."""
 
 MOST_REASONS = 12
 
@@ -189,7 +193,9 @@ def _stages(records: Sequence[ComparisonRecord]) -> list[str]:
             if measurement and len(measurement.stages) > 1:
                 told = ", ".join(f"{s.name} {duration(s.median / 1e3)} ({s.share:.0%})" for s in measurement.stages)
                 lines.append(f"{record.scenario} {side.target}: {told}")
-    return lines
+    return (
+        lines if len(lines) <= MOST_STAGED else [*lines[:MOST_STAGED], f"… and {len(lines) - MOST_STAGED} more sides"]
+    )
 
 
 def _reasons(records: Sequence[ComparisonRecord]) -> list[str]:
@@ -201,13 +207,22 @@ def _reasons(records: Sequence[ComparisonRecord]) -> list[str]:
         for side in record.sides:
             if side.verdict is not Verdict.PASS or (side.timing and side.measurement is None):
                 lines.append(f"{record.scenario} {side.target} {side.verdict}: {side.message}")
-            measurement = side.measurement
-            notes = (*measurement.warnings, *measurement.notes) if measurement else ()
-            lines.extend(f"{record.scenario} {side.target}: {note}" for note in notes)
-    shown = _shortened(list(dict.fromkeys(lines)))
+    shown = _shortened([*dict.fromkeys(lines), *_notes(records)])
     if any((m := s.measurement) and m.launch_bound for r in records for s in r.sides):
         shown.append("! launch-bound: the host takes longer to start the call than the device to do it")
     return shown
+
+
+def _notes(records: Sequence[ComparisonRecord]) -> Iterator[str]:
+    """What is odd about times: sentences that differ only in their numbers once, with how many sides they are about."""
+    alike: dict[str, list[str]] = {}
+    for record in records:
+        for side in record.sides:
+            measurement = side.measurement
+            for note in (*measurement.warnings, *measurement.notes) if measurement else ():
+                alike.setdefault(re.sub(r"\d+", "", note), []).append(f"{record.scenario} {side.target}: {note}")
+    for lines in alike.values():
+        yield lines[0] if len(lines) == 1 else f"{lines[0]} (and {len(lines) - 1} more like this)"
 
 
 def _shortened(lines: list[str]) -> list[str]:

@@ -18,6 +18,8 @@ CLIFF = 3.0
 SPLITS = "num_splits"
 _ORDER = ("batch", "query_len", "block_size", "placement", SPLITS, "keys")
 _NOTABLE_STAGE = 0.3
+LOPSIDED = 0.2
+"""An interval wider than this share of its value is seldom the same on both sides: its ends are told instead of ±."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,8 @@ def _name(names: Sequence[str], found: Outcome) -> str:
 
 def _times(found: Outcome) -> str:
     spread = max(found.high - found.factor, found.factor - found.low)
+    if spread > LOPSIDED * found.factor:
+        return f"{found.factor:.1f}× [{found.low:.1f}, {found.high:.1f}]"
     digits = 1 if spread >= 0.05 or found.factor >= 10 else 2
     return f"{found.factor:.{digits}f}× ± {max(spread, 10**-digits / 2):.{digits}f}"
 
@@ -249,7 +253,8 @@ class Cliff:
 
 
 def cliffs(records: Sequence[ComparisonRecord]) -> list[Cliff]:
-    """Cells that take far longer than a neighbour, more than the difference of their work explains."""
+    """Cells that take far longer than a neighbour, more than the difference of their work and what is unsure of both
+    times explain."""
     axes = axes_of(records)
     found: list[Cliff] = []
     for axis in axes:
@@ -276,8 +281,9 @@ def _cliffs_between(a: ComparisonRecord, b: ComparisonRecord, axis: str) -> list
             slow_us, quick_us = _us(slow.sides[side]), _us(quick.sides[side])
             if not slow_us or not quick_us:
                 continue
-            factor = slow_us / quick_us / max(1.0, _work_ratio(slow, quick, side))
-            if factor > CLIFF:
+            work = max(1.0, _work_ratio(slow, quick, side))
+            factor = slow_us / quick_us / work
+            if _surely(slow.sides[side], quick.sides[side]) / work > CLIFF:
                 found.append(Cliff(slow, quick, side, axis, factor))
     return found
 
@@ -296,6 +302,12 @@ def _binding(side: SideRecord) -> tuple[str, ...]:
     if roofline is None:
         return ("bytes", "flops")
     return ("bytes",) if roofline.bound == "memory" else ("flops",)
+
+
+def _surely(slow: SideRecord, quick: SideRecord) -> float:
+    """How many times as long the slow side takes at least, by the intervals of both."""
+    ends = [side.measurement.kernel if side.measurement else None for side in (slow, quick)]
+    return ends[0].low / ends[1].high if ends[0] and ends[1] and ends[1].high else 0.0
 
 
 def _us(side: SideRecord) -> float:

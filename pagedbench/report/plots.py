@@ -217,28 +217,38 @@ def _roof(axes: Any, placed: Sequence[Entry], intensities: Sequence[float]) -> N
 
 
 def stages_figure(entries: Sequence[Entry], caption: str) -> Any:
-    """What the time of each call goes into, its stages one after the other."""
+    """What the time of each call goes into, its stages one after the other; as shares where calls differ too widely."""
     plt = require_matplotlib()
+    totals = [sum(stage.median for stage in entry.measurement.stages) for entry in entries]
+    shares = max(totals) > WIDE * min(totals)
     names = list(dict.fromkeys(stage.name for entry in entries for stage in entry.measurement.stages))
     look = look_of(names)
     figure, axes = plt.subplots(figsize=(8, 1.4 + 0.4 * len(entries)), layout="constrained")
-    widest = max(sum(stage.median for stage in entry.measurement.stages) for entry in entries)
-    for position, entry in enumerate(entries):
-        left = 0.0
+    widest = 100e3 if shares else max(totals)
+    for position, (entry, total) in enumerate(zip(entries, totals, strict=True)):
+        left, scale = 0.0, 100e3 / total if shares and total else 1.0
         for stage in entry.measurement.stages:
             style = {"color": look[stage.name]["colour"], "hatch": look[stage.name]["hatch"]}
-            axes.barh(position, stage.median / 1e3, left=left, height=0.8, edgecolor="black", linewidth=0.6, **style)
-            if stage.median > 0.06 * widest:
+            length = stage.median * scale
+            axes.barh(position, length / 1e3, left=left, height=0.8, edgecolor="black", linewidth=0.6, **style)
+            if length > 0.06 * widest:
                 box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-                middle = left + stage.median / 2e3
+                middle = left + length / 2e3
                 axes.text(middle, position, f"{stage.share:.0%}", ha="center", va="center", fontsize=7, bbox=box)
-            left += stage.median / 1e3
+            left += length / 1e3
         axes.annotate(
-            f"{left:,.1f}", (left, position), xytext=(4, 0), textcoords="offset points", va="center", fontsize=7
+            f"{total / 1e3:,.1f} µs",
+            (left, position),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=7,
         )
     axes.set_yticks(range(len(entries)), [f"{e.group}\n{e.side}" for e in entries], fontsize=7)
     axes.invert_yaxis()
-    axes.set_xlabel("device time, µs (medians of the stages)")
+    axes.set_xlabel(
+        "share of device time, % (its µs at the end)" if shares else "device time, µs (medians of the stages)"
+    )
     axes.margins(x=0.1)
     figure.legend(
         legend_handles(look, as_points=False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -97,3 +98,20 @@ def test_scenarios_that_are_no_variants_of_each_other_make_no_map():
     assert "crossover" not in text
     assert "decode is 3.0× ± 0.1 as fast on docs." in text
     assert "varlen is 3.0× ± 0.1 as fast on long." in text
+
+
+def test_notes_that_differ_in_numbers_only_are_told_once_with_their_count():
+    records = [comparison(300, 100, name=f"batch[keys={keys}]", batch=1, keys=keys) for keys in (128, 1024)]
+    for number, record in enumerate(records):
+        for one in record.sides:
+            assert one.timing is not None
+            one.timing["warnings"] = [f"kernel: {number + 7}% of the samples are outliers"]
+    text = shown(records)
+    assert text.count("of the samples are outliers") == 1
+    assert "and 3 more like this" in text
+
+
+def test_an_interval_that_is_not_symmetric_is_told_by_its_ends():
+    record = comparison(300, 100)
+    record.pairs = [replace(record.pairs[0], low=2.5, high=9.0)]
+    assert "3.0× [2.5, 9.0] as fast" in shown([record])

@@ -76,6 +76,13 @@ class TestCliffs:
         grid = [comparison(10, us, keys=k, work=k * 1000) for k, us in {128: 500, 1024: 20}.items()]
         assert [cliff.record.facts["keys"] for cliff in cliffs(grid)] == [128]
 
+    def test_times_that_nobody_knows_well_are_no_cliff(self):
+        """500 us, give or take 90 %, may be 50: no cliff beside 20."""
+        grid = [comparison(10, us, keys=k) for k, us in {128: 500, 1024: 20}.items()]
+        grid[0].sides[1].timing = measured(500, spread=0.9).to_dict()
+        grid[0].sides[1].timing["quantities"]["kernel"]["low"] = 50e3
+        assert cliffs(grid) == []
+
     def test_neighbours_differ_on_one_axis_only(self):
         grid = [comparison(10, 10, keys=128, batch=1), comparison(10, 400, keys=1024, batch=2)]
         assert cliffs(grid) == []
