@@ -18,6 +18,13 @@ def command(
     timing: Annotated[bool, typer.Option("--timing/--no-timing", help="Time the cells that are right.")] = True,
     precision: Annotated[str, typer.Option(help="Sample until the median's interval is that narrow.")] = "1%",
     max_seconds: Annotated[float, typer.Option(min=0.01, help="Seconds of sampling a quantity at most.")] = 0.5,
+    quantities: Annotated[
+        str,
+        typer.Option(
+            "--quantities",
+            help="What to time: kernel, call, graph (a replay), total. Planning is always timed where there is some.",
+        ),
+    ] = "kernel,call",
     warm: Annotated[bool, typer.Option("--warm", help="Leave the L2 cache warm between calls.")] = False,
     timeout: o.Timeout = 60.0,
     require: o.Require = None,
@@ -36,9 +43,14 @@ def command(
     """
     from pagedbench.cli.judging import Gate, Request, conclude, judge
     from pagedbench.cli.outputs import OutputFiles
-    from pagedbench.timing.options import TimingOptions, parse_precision
+    from pagedbench.timing.options import TimingOptions, parse_precision, parse_quantities
 
-    how = TimingOptions("warm" if warm else "cold", parse_precision(precision), max_seconds=max_seconds)
+    how = TimingOptions(
+        "warm" if warm else "cold",
+        parse_precision(precision),
+        max_seconds=max_seconds,
+        quantities=parse_quantities(quantities),
+    )
     files = OutputFiles(json, csv, markdown, junit, html, plot=plot)
     request = Request(
         command="run",

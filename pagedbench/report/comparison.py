@@ -193,9 +193,8 @@ def _stages(records: Sequence[ComparisonRecord]) -> list[str]:
             if measurement and len(measurement.stages) > 1:
                 told = ", ".join(f"{s.name} {duration(s.median / 1e3)} ({s.share:.0%})" for s in measurement.stages)
                 lines.append(f"{record.scenario} {side.target}: {told}")
-    return (
-        lines if len(lines) <= MOST_STAGED else [*lines[:MOST_STAGED], f"… and {len(lines) - MOST_STAGED} more sides"]
-    )
+    more = len(lines) - MOST_STAGED
+    return lines if more <= 0 else [*lines[:MOST_STAGED], f"… and {more} more sides (in the records)"]
 
 
 def _reasons(records: Sequence[ComparisonRecord]) -> list[str]:
@@ -204,9 +203,11 @@ def _reasons(records: Sequence[ComparisonRecord]) -> list[str]:
     for record in records:
         if record.message:
             lines.append(f"{record.scenario}: {record.message}")
-        for side in record.sides:
-            if side.verdict is not Verdict.PASS or (side.timing and side.measurement is None):
-                lines.append(f"{record.scenario} {side.target} {side.verdict}: {side.message}")
+        lines.extend(
+            f"{record.scenario} {side.target} {side.verdict}: {side.message}"
+            for side in record.sides
+            if side.verdict is not Verdict.PASS or (side.timing and side.measurement is None)
+        )
     shown = _shortened([*dict.fromkeys(lines), *_notes(records)])
     if any((m := s.measurement) and m.launch_bound for r in records for s in r.sides):
         shown.append("! launch-bound: the host takes longer to start the call than the device to do it")

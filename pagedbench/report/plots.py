@@ -236,19 +236,11 @@ def stages_figure(entries: Sequence[Entry], caption: str) -> Any:
                 middle = left + length / 2e3
                 axes.text(middle, position, f"{stage.share:.0%}", ha="center", va="center", fontsize=7, bbox=box)
             left += length / 1e3
-        axes.annotate(
-            f"{total / 1e3:,.1f} µs",
-            (left, position),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=7,
-        )
+        at = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 7}
+        axes.annotate(f"{total / 1e3:,.1f} µs", (left, position), **at)
     axes.set_yticks(range(len(entries)), [f"{e.group}\n{e.side}" for e in entries], fontsize=7)
     axes.invert_yaxis()
-    axes.set_xlabel(
-        "share of device time, % (its µs at the end)" if shares else "device time, µs (medians of the stages)"
-    )
+    axes.set_xlabel("share of device time, %" if shares else "device time, µs (medians of the stages)")
     axes.margins(x=0.1)
     figure.legend(
         legend_handles(look, as_points=False),

@@ -6,7 +6,7 @@ binds, and the stages of a path with their shares. The verdicts and the kernel's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.table import Table
@@ -16,6 +16,9 @@ from pagedbench.report.figures import duration, three_digits
 from pagedbench.results.record import CellRecord
 
 _UNITS = ("", "k", "M", "G", "T", "P")
+_WHEN_MEASURED = ("graph", "total", "plan")
+"""Quantities that have a column where a cell has them: two only when asked for, and planning is not every backend's."""
+_PLACEMENT = "cache.placement"
 
 
 def timing_table(records: Sequence[CellRecord]) -> Table | None:
@@ -23,29 +26,45 @@ def timing_table(records: Sequence[CellRecord]) -> Table | None:
     timed = [r for r in records if r.timing]
     if not timed:
         return None
-    planned = any(_quantity(r, "plan") is not None for r in timed)
+    quantities = ["call", *(name for name in _WHEN_MEASURED if any(_quantity(r, name) is not None for r in timed))]
+    placements = placement_effects(timed)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
     table.add_column("scenario", overflow="fold")
     table.add_column("backend:path", overflow="fold")
-    for name in ("call", *(("plan",) if planned else ()), "bytes", "FLOPs", "of limit"):
+    if placements:
+        table.add_column("placement", overflow="fold")
+    for name in (*quantities, "bytes", "FLOPs", "of limit"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("kernel time by stage", overflow="fold")
     above = ""
-    for record in timed:
-        table.add_row(*_row(record, above, planned=planned))
+    for index, record in enumerate(timed):
+        name = "" if record.scenario == above else record.scenario
+        effect = [placements.get(index, "")] if placements else []
+        table.add_row(*map(Text, (name, record.target, *effect, *_figures(record, quantities))))
         above = record.scenario
     return table
 
 
-def _row(record: CellRecord, above: str, *, planned: bool) -> list[Text]:
+def _figures(record: CellRecord, quantities: Sequence[str]) -> list[str]:
     work = record.work or {}
-    cells = ["" if record.scenario == above else record.scenario, record.target, duration(_quantity(record, "call"))]
-    if planned:
-        cells.append(duration(_quantity(record, "plan")))
-    return [
-        Text(cell)
-        for cell in (*cells, _scaled(work.get("bytes")), _scaled(work.get("flops")), _limit(record), _stages(record))
-    ]
+    times = [duration(_quantity(record, name)) for name in quantities]
+    return [*times, _scaled(work.get("bytes")), _scaled(work.get("flops")), _limit(record), _stages(record)]
+
+
+def placement_effects(records: Sequence[CellRecord]) -> Mapping[int, str]:
+    """Where a matrix varies the placement of blocks: by the record's index, the placement, and the kernel time as a
+    multiple of that of the first placement with all else the same (`reversed 1.02×`)."""
+    first: dict[tuple[object, ...], float] = {}
+    effects: dict[int, str] = {}
+    for index, record in enumerate(records):
+        kernel = _quantity(record, "kernel")
+        if _PLACEMENT not in record.variant or not kernel:
+            continue
+        others = tuple((name, str(value)) for name, value in sorted(record.variant.items()) if name != _PLACEMENT)
+        key = (record.scenario.partition("[")[0], record.target, others)
+        base = first.setdefault(key, kernel)
+        effects[index] = f"{record.variant[_PLACEMENT]} {kernel / base:.2f}×"
+    return effects
 
 
 def _quantity(record: CellRecord, name: str) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from pagedbench.errors import UsageError
 
@@ -63,3 +63,13 @@ def parse_precision(text: str) -> float:
     except ValueError:
         raise UsageError(f"{text!r} is not a precision", hint="write it like 1% or 0.01") from None
     return value / 100 if stripped.endswith("%") else value
+
+
+def parse_quantities(text: str) -> tuple[Quantity, ...]:
+    """`"kernel,graph"` as names of quantities; the kernel is always among them, since all reports are made of it."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in QUANTITIES]
+    if unknown:
+        raise UsageError(f"no quantity is named {unknown[0]!r}", hint=f"there are {', '.join(QUANTITIES)}")
+    found: tuple[Quantity, ...] = tuple(q for q in get_args(Quantity) if q == "kernel" or q in names)
+    return found

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from pagedbench.report.timing_table import timing_table
+from pagedbench.report.timing_table import placement_effects, timing_table
 from pagedbench.results.record import CellRecord
 from pagedbench.words import Verdict
 
@@ -41,7 +41,7 @@ def _text(*records: CellRecord) -> str:
 
 def test_a_row_says_where_the_time_goes() -> None:
     words = _text(_record()).split()
-    assert "50.0 µs".split() == words[words.index("50.0") : words.index("50.0") + 2]
+    assert words[words.index("50.0") : words.index("50.0") + 2] == ["50.0", "µs"]
     for part in ("614", "k", "2.21", "M", "83%", "memory", "gather", "67%,"):
         assert part in words
 
@@ -61,3 +61,33 @@ def test_cells_without_a_time_have_no_row() -> None:
     untimed = CellRecord("docs-varlen", "torch", "decode", "cuda", Verdict.SKIPPED)
     assert timing_table([untimed]) is None
     assert "docs-varlen" not in _text(_record(), untimed)
+
+
+def test_graph_and_total_have_columns_where_they_were_asked_for() -> None:
+    asked = {name: _quantity(ns) for name, ns in {"kernel": 1e4, "call": 5e4, "graph": 1.3e4, "total": 9e4}.items()}
+    text = _text(_record(quantities=asked))
+    for part in ("graph", "13.0 µs", "total", "90.0 µs"):
+        assert part in text
+    assert "graph" not in _text(_record())
+
+
+def test_a_matrix_over_placements_shows_what_placement_does() -> None:
+    """10 us in order, 10.4 us reversed: 1.04 times; another block size has a base of its own."""
+    records = []
+    for placement, block_size, ns in (
+        ("sequential", 16, 1e4),
+        ("reversed", 16, 1.04e4),
+        ("sequential", 256, 2e4),
+        ("reversed", 256, 3e4),
+    ):
+        record = _record(quantities={"kernel": _quantity(ns), "call": _quantity(5e4)})
+        record.variant = {"cache.placement": placement, "cache.block_size": block_size}
+        records.append(record)
+    assert placement_effects(records) == {
+        0: "sequential 1.00×",
+        1: "reversed 1.04×",
+        2: "sequential 1.00×",
+        3: "reversed 1.50×",
+    }
+    assert "placement" in _text(*records)
+    assert "placement" not in _text(_record())

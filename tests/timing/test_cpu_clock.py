@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from pagedbench.errors import UsageError
 from pagedbench.timing.clock import CpuClock, make_clock
 from pagedbench.timing.host import quiet_host
 from pagedbench.timing.measure import measure
-from pagedbench.timing.options import TimingOptions, parse_precision
+from pagedbench.timing.options import TimingOptions, parse_precision, parse_quantities
 
 NAP = SimpleNamespace(name="attention", run=lambda: time.sleep(0.002))
 QUICK = TimingOptions(max_seconds=0.05, warmup_seconds=0.0)
@@ -66,3 +67,9 @@ def test_threads_come_back_when_the_kernel_raises():
 @pytest.mark.parametrize(("text", "value"), [("1%", 0.01), ("0.5 %", 0.005), ("0.02", 0.02)])
 def test_precision_is_read_as_people_write_it(text, value):
     assert parse_precision(text) == pytest.approx(value)
+
+
+def test_quantities_are_named_in_a_list_and_the_kernel_is_always_among_them():
+    assert parse_quantities("graph, call") == ("kernel", "graph", "call")
+    with pytest.raises(UsageError, match="no quantity is named 'wall'"):
+        parse_quantities("wall")
