@@ -180,7 +180,8 @@ def _wanting_lse() -> dict[str, Any]:
 
 def _tile(spec: CallSpec) -> int:
     """Keys in a tile: the largest power of two up to 64 that divides the block size, and fits into shared memory."""
-    key_bytes = (spec.head_dim + spec.head_dim_v) * getattr(torch, spec.kv_dtype).itemsize
+    dtype: torch.dtype = getattr(torch, spec.kv_dtype)
+    key_bytes = (spec.head_dim + spec.head_dim_v) * dtype.itemsize
     room = max(16, TILE_BYTES // (STAGES * key_bytes))
     return min(64, spec.block_size & -spec.block_size, 1 << (room.bit_length() - 1))
 

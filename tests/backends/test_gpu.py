@@ -1,12 +1,17 @@
 """Every backend that this GPU machine has, on shipped scenarios and on each feature: right numbers, right cache.
 
 A backend that refuses is skipped with its reason; what it accepts must be right, unless the scenario expects otherwise.
+`pytest -k smoke tests/backends/test_gpu.py` comes first: every path on two tiny scenarios, in less than a minute.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 import torch
@@ -14,7 +19,7 @@ import torch
 from pagedbench.backends.base import Backend
 from pagedbench.backends.execute import stages
 from pagedbench.backends.features import FEATURES, claim
-from pagedbench.backends.probe import probe
+from pagedbench.backends.probe import LINE, Trial, probe
 from pagedbench.backends.registry import backends
 from pagedbench.checks.base import CheckContext
 from pagedbench.checks.registry import CHECKS
@@ -44,6 +49,58 @@ def _skip_if_not_here(backend: Backend) -> None:
 
 def _expects_otherwise(scenario: Scenario, backend: Backend, path: AttnPath) -> bool:
     return any(expected.target in {backend.name, f"{backend.name}:{path}"} for expected in scenario.expect)
+
+
+SMOKE = ("bfloat16", "ragged queries")  # of one dtype and head dim, so that FlashInfer compiles one kernel for both
+SMOKE_SECONDS = 90
+
+
+@pytest.fixture(scope="module")
+def smoke() -> Iterator[Callable[[str], list[Trial]]]:
+    """What each backend's process found out. They run side by side, since most of their time goes into compiling."""
+    processes = {}
+    for backend in backends():
+        if not backend.available("cuda").available:
+            continue
+        features = [feature for feature in FEATURES if feature.name in SMOKE]
+        todo = [
+            (feature.name, path.value)
+            for feature in features
+            for path in feature.paths(backend)
+            if claim(backend, feature, path, "cuda") is None
+        ]
+        command = [sys.executable, "-m", "pagedbench.backends.probe", backend.source, "cuda"]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(todo))
+        process.stdin.close()
+        process.stdin = None
+        processes[backend.name] = process
+
+    @cache
+    def trials(name: str) -> list[Trial]:
+        said, _ = processes[name].communicate(timeout=SMOKE_SECONDS)
+        found = [Trial(**json.loads(line.removeprefix(LINE))) for line in said.splitlines() if line.startswith(LINE)]
+        assert processes[name].returncode == 0, said[-2000:]
+        return found
+
+    yield trials
+    for process in processes.values():
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.timeout(SMOKE_SECONDS + 10)
+@pytest.mark.parametrize(("backend", "path"), TARGETS, ids=TARGET_IDS)
+def test_smoke(backend: Backend, path: AttnPath, smoke: Callable[[str], list[Trial]]) -> None:
+    _skip_if_not_here(backend)
+    found = [trial for trial in smoke(backend.name) if trial.path == path.value]
+    if not found:
+        (feature,) = (feature for feature in FEATURES if feature.name == SMOKE[0])
+        pytest.skip(claim(backend, feature, path, "cuda") or "not asked")
+    assert [trial for trial in found if not trial.works] == []
 
 
 @pytest.mark.timeout(600)
