@@ -112,7 +112,7 @@ def _with_unlike(
     over, row, head = _worst_share(context, output, differing)
     if over < so_far.over:
         over, row, head = so_far.over, so_far.row, so_far.head
-    gap = (base.out.double() - output.out.double()).abs().nan_to_num(nan=torch.inf).max()
+    gap = (base.out.double() - output.out.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf).max()
     largest = max(float(gap), so_far.largest)
     return Difference(so_far.variation, so_far.runs + 1, so_far.unlike + 1, largest, over, row, head)
 

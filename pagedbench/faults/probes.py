@@ -135,7 +135,7 @@ def _coded(side: Side, attempt: int) -> Probe:
 def _distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Element by element; 0 where both are NaN or the same infinity."""
     same = (a == b) | (a.isnan() & b.isnan())
-    return torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=torch.inf)
+    return torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
 class _Closeness:

@@ -137,6 +137,7 @@ class TestRowsWithoutKeys:
         result = judged(tamper, self.wanted, AttnPath.VARLEN)
         assert result.verdict is Verdict.MISMATCH
         assert "needed -inf" in result.message
+        assert result.metrics["worst_lse_ratio"] == math.inf, "no budget makes up for it, and 1.8e+308 is no ratio"
 
     def test_that_are_nan_are_non_finite(self) -> None:
         def tamper(call: Call, output: Output) -> None:

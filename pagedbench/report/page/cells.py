@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from pagedbench.report.figures import duration, three_digits
+from pagedbench.report.figures import duration, of_budget, three_digits
 from pagedbench.report.page.cards import anchor, badge, details, kind
 from pagedbench.report.page.markup import Safe, tag
 from pagedbench.report.page.speed import of_cell, share
@@ -56,7 +56,7 @@ def _rows(record: CellRecord, columns: int, *, timed: bool) -> Safe:
         tag("td", record.scenario),
         tag("td", record.backend),
         tag("td", record.path),
-        _number(record.worst_error, "" if record.worst_error is None else _error(record)),
+        _number(record.worst_error, _error(record)),
     ]
     if timed:
         cells += [
@@ -71,7 +71,7 @@ def _rows(record: CellRecord, columns: int, *, timed: bool) -> Safe:
 
 def _error(record: CellRecord) -> str:
     sampled = "*" if record.sampled_rows is not None else ""
-    return f"{record.worst_error:.2f}{sampled}"
+    return "" if record.worst_error is None else f"{of_budget(record.worst_error)}{sampled}"
 
 
 def _number(value: float | None, shown: str) -> Safe:
