@@ -13,9 +13,12 @@ import numpy as np
 from pagedbench.timing.clock import Clock, Job, run_job
 from pagedbench.timing.measurement import StageTime
 from pagedbench.timing.options import CacheState
+from pagedbench.timing.stats import median_interval
 
 MOST_PAIRS = 30
 LEAST_PAIRS = 5
+WIDEST = 0.2
+"""The widest interval of a difference, as a share of the call, that still says what the part takes."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,12 @@ def set_apart(
     except Exception as error:
         return Apart(known, f"{part.name} not timed apart: the call without it raised {type(error).__name__}: {error}")
     differences = [first.span - second.span for first, second in zip(times[::2], times[1::2], strict=True)]
-    taken = max(float(np.median(differences)), 0.0)
-    return Apart(_with_part(known, part, taken, f"call less the same call without it, {pairs} pairs"))
+    taken = median_interval(differences)
+    if taken.high - taken.low > WIDEST * float(np.median([first.span for first in times[::2]])):
+        found = f"{taken.low / 1e3:.1f} to {taken.high / 1e3:.1f} µs"
+        return Apart(known, f"{part.name} not timed apart: {found} is too wide a range to say what it takes")
+    method = f"call less the same call without it, {pairs} pairs"
+    return Apart(_with_part(known, part, max(taken.value, 0.0), method))
 
 
 def _with_part(stages: tuple[StageTime, ...], part: Part, ns: float, method: str) -> tuple[StageTime, ...]:

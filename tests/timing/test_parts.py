@@ -48,6 +48,13 @@ def test_noise_around_nothing_is_no_negative_time():
     assert attention.share == pytest.approx(1)
 
 
+def test_a_difference_that_noise_drowns_is_not_given_as_a_time():
+    """On a busy machine each call takes anything from a third to three times its time: half of it says nothing."""
+    found = measured(10, 8, spread=1.0)
+    assert [s.name for s in found.stages] == ["attention"]
+    assert any(note.startswith("append not timed apart: ") and "too wide" in note for note in found.notes)
+
+
 def test_other_stages_keep_their_times():
     device = FakeDevice()
     write = FakeStage("write", device, lambda: 5 * US)
