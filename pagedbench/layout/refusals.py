@@ -93,3 +93,18 @@ def _conflicts(scenario: Scenario, layout: BatchLayout, sequence: IntArray, key:
             )
         )
     return problems[:MOST_SHOWN]
+
+
+def refuse_long_capture(scenario: Scenario, layout: BatchLayout) -> None:
+    """Raise ScenarioError where a graph would be captured at more keys than the table has columns for."""
+    room = layout.max_blocks_per_seq * layout.block_size
+    keys = np.array(scenario.graph_capture_lens or (), dtype=np.int64)
+    new = layout.query_lens[: len(keys)] if layout.append else np.zeros(len(keys), dtype=np.int64)
+    bad = np.flatnonzero((keys + new > room) & ~layout.dead[: len(keys)])
+    columns = f"{layout.max_blocks_per_seq} columns of {layout.block_size}"
+    problems = [
+        scenario.problem(f"graph.capture_lens[{i}]", keys[i], f"at most {room - new[i]}: the table has {columns}")
+        for i in bad[:MOST_SHOWN]
+    ]
+    if problems:
+        raise ScenarioError(problems)

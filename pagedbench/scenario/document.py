@@ -247,15 +247,17 @@ class EqualsSection(Section):
     within: Literal["bitwise", "budget"] = Field("budget", description="Bit for bit, or within the error budget.")
 
 
-Reason = Annotated[str, Field(min_length=1)]
+# What is printed to a terminal as it stands: an escape sequence in a file from elsewhere must not reach it.
+_PLAIN = r"[^\x00-\x08\x0b-\x1f\x7f-\x9f]"
+Reason = Annotated[Annotated[str, Field(pattern=f"^{_PLAIN}+$")] | None, Needs("a reason, without control characters")]
 
 
 class ExpectSection(Section):
     """A known outcome: exactly one of the three, with the reason."""
 
-    skip: Reason | None = Field(None, description="The backend cannot do this, because …")
-    raises: Reason | None = Field(None, description="The backend raises an error, because …")
-    fail: Reason | None = Field(None, description="The backend is wrong, because …")
+    skip: Reason = Field(None, description="The backend cannot do this, because …")
+    raises: Reason = Field(None, description="The backend raises an error, because …")
+    fail: Reason = Field(None, description="The backend is wrong, because …")
 
 
 class ScenarioDocument(Section):
@@ -266,7 +268,9 @@ class ScenarioDocument(Section):
         Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100),
         Needs("letters, digits, '.', '_' and '-', beginning with a letter or digit"),
     ] = Field(description="What the scenario is called; unique in a run.")
-    about: Annotated[str, Field(max_length=1000)] = Field("", description="A sentence that says what it is for.")
+    about: Annotated[str, Field(max_length=1000, pattern=f"^{_PLAIN}*$"), Needs("text without control characters")] = (
+        Field("", description="A sentence that says what it is for.")
+    )
     batch: BatchSection = Field(description="The lengths of the batch.")
     cache: CacheSection = Field(description="The paged cache.")
     attention: AttentionSection = Field(description="The mathematics and its dtypes.")

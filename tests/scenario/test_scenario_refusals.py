@@ -123,6 +123,9 @@ ATTENTION_REFUSALS = [
 OTHER_REFUSALS = [
     ("name", "two words", "name", "'two words'", "letters, digits, '.', '_' and '-'"),
     ("about", 3, "about", "3", "text"),
+    ("about", "a\x1b[31mred", "about", r"'a\x1b[31mred'", "text without control characters"),
+    ("expect", {"x": {"fail": "\x1b]0;owned\x07"}}, "expect.x.fail", r"'\x1b]0;owned\x07'", "a reason, without"),
+    ("expect", {"x": {"fail": ""}}, "expect.x.fail", "''", "a reason"),
     ("batch", [1], "batch", "[1]", "a mapping"),
     ("inputs", {"seed": -1}, "inputs.seed", "-1", "at least 0"),
     (
@@ -135,6 +138,8 @@ OTHER_REFUSALS = [
     ("inputs", {"poison": "zero"}, "inputs.poison", "'zero'", "one of none, nan, inf, large"),
     ("repeats", 0, "repeats", "0", "at least 1"),
     ("graph", {"capture_lens": [1]}, "graph.capture_lens", "1 lengths", "2, one a sequence"),
+    # 20 + 1 keys in blocks of 16 have a table of four columns, spare ones included: 64 slots, one for the new token.
+    ("graph", {"capture_lens": [1, 64]}, "graph.capture_lens[1]", "64", "at most 63: the table has 4 columns of 16"),
     (
         "override",
         {"block_table": [[1], [1, 2]]},
