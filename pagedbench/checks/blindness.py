@@ -12,9 +12,15 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from pagedbench.layout.batch import BatchLayout
-from pagedbench.scenario.model import Distribution, Scenario
+from pagedbench.scenario.model import Distribution, Override, Scenario
+from pagedbench.words import AttnPath
 
 PREFIX = "BLIND: "
+_NOT_TAKEN = {
+    AttnPath.VARLEN: frozenset({"block_table", "cache_seqlens", "total_seqlens"}),
+    AttnPath.DECODE: frozenset({"read_slots"}),
+    AttnPath.PAGED_VARLEN: frozenset({"read_slots"}),
+}
 # Relative effects below this drown in the rounding of the output.
 _UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-20}
 # The largest of a few thousand normal scores, in standard deviations.
@@ -29,6 +35,18 @@ def blindness(scenario: Scenario, layout: BatchLayout) -> list[str]:
     if layout.total_q == 0 or layout.total_k == 0:
         return []
     return [PREFIX + text for rule in _RULES for text in rule(scenario, layout)]
+
+
+def unreached(override: Override, path: AttnPath, appends: bool) -> list[str]:
+    """A warning for overridden arrays that a kernel on this path does not take: there, nothing was overridden.
+
+    `appends`: whether the kernel writes the new tokens itself, by the block table and not by slots.
+    """
+    without = _NOT_TAKEN[path] | ({"write_slots"} if appends and path is not AttnPath.VARLEN else set())
+    lost = sorted(without & override.values.keys())
+    if not lost:
+        return []
+    return [f"{PREFIX}the override of {', '.join(lost)} does not reach the {path} path, whose kernel takes none"]
 
 
 def _blocks(layout: BatchLayout) -> np.ndarray:

@@ -6,6 +6,7 @@ a person are printed here, once, without a traceback.
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 from importlib import import_module
@@ -71,6 +72,13 @@ def main() -> None:
         if error.hint:
             typer.echo(f"hint: {error.hint}", err=True)
         sys.exit(ExitCode.USAGE if isinstance(error, (UsageError, ScenarioError)) else ExitCode.UNDECIDED)
-    except Exception:
-        typer.echo(f"{traceback.format_exc()}\nThis is a bug of pagedbench {__version__}: please report it.", err=True)
+    except Exception as error:
+        typer.echo(_told(error), err=True)
         sys.exit(ExitCode.UNDECIDED)
+
+
+def _told(error: Exception) -> str:
+    """What escaped, in words: a full disk is the user's to mend, anything else is a bug of this package."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"error: cannot write the output: {error.strerror}"
+    return f"{traceback.format_exc()}\nThis is a bug of pagedbench {__version__}: please report it."

@@ -12,6 +12,8 @@ BACKEND_NAMES = (
     "torch", "torch-varlen", "triton", "flash-attn", "flash-attn-3", "fa3-fwd", "flash-attn-4", "flashinfer",
     "flashinfer-fa3", "flashinfer-cuda-cores", "transformers", "transformers-eager", "vllm-flash-attn", "flex",
 )  # fmt: skip
+# What `inputs.seed` takes: the largest whole number that readers of JSON hold exactly.
+MAX_SEED = 2**53
 PATH_NAMES = ("varlen", "decode", "paged-varlen", "all")
 
 
@@ -69,7 +71,8 @@ Device = Annotated[
     str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda; auto is the GPU if there is one.")
 ]
 Seed = Annotated[
-    int | None, typer.Option("--seed", min=0, help="Replaces the scenarios' own seeds.", show_default=False)
+    int | None,
+    typer.Option("--seed", min=0, max=MAX_SEED, help="Replaces the scenarios' own seeds.", show_default=False),
 ]
 Timeout = Annotated[
     float,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from pagedbench.report.figures import duration, three_digits
+from pagedbench.report.figures import duration, of_budget, three_digits
 from pagedbench.report.story import (
     Standing,
     clipped,
@@ -116,7 +116,7 @@ def _table(records: Sequence[CellRecord], room: int) -> list[str]:
 def _row(record: CellRecord, *, timed: bool) -> Iterator[str]:
     yield _MARKS[standing(record.verdict)]
     yield from (escape(text) for text in (record.scenario, record.backend, record.path, record.verdict.value))
-    yield "" if record.worst_error is None else f"{record.worst_error:.2f}"
+    yield "" if record.worst_error is None else of_budget(record.worst_error)
     if timed:
         yield duration(record.time_us, record.spread_us) if record.time_us is not None else ""
         yield three_digits(record.gb_per_s) if record.gb_per_s is not None else ""

@@ -16,7 +16,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pagedbench.report.figures import duration, three_digits
+from pagedbench.report.figures import duration, of_budget, three_digits
 from pagedbench.report.story import machine
 from pagedbench.report.timing_table import timing_table
 from pagedbench.results.record import CellRecord, CheckDict, FindingDict
@@ -109,7 +109,7 @@ def _error(record: CellRecord) -> str:
     if record.worst_error is None:
         return "–"
     mark = "*" if record.sampled_rows is not None else ""
-    return f"{record.worst_error:.2f}{mark}" if record.worst_error < 10 else f"{three_digits(record.worst_error)}{mark}"
+    return f"{of_budget(record.worst_error)}{mark}"
 
 
 def _failures(records: Sequence[CellRecord]) -> Iterator[RenderableType]:

@@ -19,9 +19,8 @@ import torch
 from pagedbench.backends.base import Backend
 from pagedbench.backends.registry import find_backend
 from pagedbench.checks.base import Check, CheckContext, CheckResult
-from pagedbench.checks.blindness import blindness
+from pagedbench.checks.blindness import blindness, unreached
 from pagedbench.checks.floor import floor
-from pagedbench.checks.registry import suite
 from pagedbench.errors import PagedbenchError
 from pagedbench.faults.diagnosis import diagnose
 from pagedbench.oracle.reference import NoReference
@@ -31,7 +30,7 @@ from pagedbench.runner.common import Common
 from pagedbench.runner.limits import limit_address_space
 from pagedbench.runner.paths import shorten_paths
 from pagedbench.runner.protocol import Job
-from pagedbench.runner.relations import asked_by
+from pagedbench.runner.relations import checks_of
 from pagedbench.runner.work import work_of
 from pagedbench.tensors.prepare import available_bytes, call_spec, estimate_bytes
 from pagedbench.timing.options import TimingOptions
@@ -133,7 +132,9 @@ class _Walk:
         results = self._check(context)
         self._note_sample(context)
         self._conclude(results)
+        appends = context.backend.traits_for(context.path).appends
         self._record.warnings.extend(blindness(context.scenario, context.layout))
+        self._record.warnings.extend(unreached(context.scenario.override, context.path, appends))
         if self._record.verdict is Verdict.PASS and self._job.floor:
             with self._stage("its floor"):
                 self._record.floor = floor(context).sentence
@@ -181,7 +182,7 @@ class _Walk:
     def _check(self, context: CheckContext) -> list[CheckResult]:
         """The results of the suite. An exception of the backend ends it: the other checks would meet it again."""
         results = []
-        for check in [*suite(self._job.suite), *asked_by(self._job.scenario, self._job.related)]:
+        for check in checks_of(self._job.suite, self._job.scenario, self._job.related):
             with self._stage(f"the check {check.name}"):
                 result = self._one_check(check, context)
             results.append(result)

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from pagedbench import __version__
-from pagedbench.errors import UsageError
+from pagedbench.errors import UsageError, nearest
 
+DEVICES = ("auto", "cpu", "cuda")
 # Distributions whose version explains a result, as their packages are called.
 LIBRARIES = (
     "torch",
@@ -31,7 +32,10 @@ LIBRARIES = (
 
 
 def choose_device(wanted: str) -> str:
-    """`cpu` or `cuda` for `--device auto|cpu|cuda`. Raises `UsageError` where CUDA is asked for and there is none."""
+    """`cpu` or `cuda` for `--device auto|cpu|cuda`. Raises `UsageError` for CUDA where there is none."""
+    if wanted not in DEVICES:
+        hint = nearest(wanted, DEVICES) or f"there are {', '.join(DEVICES)}"
+        raise UsageError(f"there is no device '{wanted}'", hint)
     import torch
 
     if wanted == "cpu":

@@ -1,6 +1,6 @@
-"""In the worker: what a scenario asks of its cells beside the suite, `repeats` and `equals`, as two more checks.
+"""In the worker: what a scenario asks of its cells beside the suite: `repeats`, `equals` and `graph`.
 
-They are no part of a suite, since they say something only where a scenario asks.
+The first two are checks that no suite has, since they say something only where a scenario asks.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import torch
 from pagedbench.backends.base import Output
 from pagedbench.checks.accuracy import judge
 from pagedbench.checks.base import Check, CheckContext, CheckResult
+from pagedbench.checks.registry import CHECKS, suite
 from pagedbench.layout.build import build_layout
 from pagedbench.scenario.model import Scenario
 from pagedbench.tensors.bits import bits
@@ -17,8 +18,16 @@ from pagedbench.tensors.prepare import call_spec
 from pagedbench.words import Verdict
 
 
+def checks_of(suite_name: str, scenario: Scenario, related: Scenario | None) -> list[Check]:
+    """The checks of a suite, then those that the scenario itself asks for."""
+    chosen = suite(suite_name)
+    if scenario.graph_capture_lens is not None and CHECKS["graph-replay"] not in chosen:
+        chosen.append(CHECKS["graph-replay"])
+    return chosen + asked_by(scenario, related)
+
+
 def asked_by(scenario: Scenario, related: Scenario | None) -> list[Check]:
-    """The checks that the scenario itself asks for."""
+    """The checks that no suite has."""
     asked: list[Check] = []
     if scenario.repeats > 1:
         asked.append(Repeats())
@@ -106,5 +115,5 @@ def _equal_bits(one: Output, other: Output) -> bool:
 
 
 def _largest_gap(one: Output, other: Output) -> float:
-    gap = (one.out.double() - other.out.double()).abs().nan_to_num(nan=torch.inf)
+    gap = (one.out.double() - other.out.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
     return float(gap.max())

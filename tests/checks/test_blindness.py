@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pagedbench.checks.blindness import blindness
+from pagedbench.checks.blindness import blindness, unreached
 from pagedbench.layout.build import build_layout
-from pagedbench.scenario.model import Distribution, Inputs, Scenario
+from pagedbench.scenario.model import Distribution, Inputs, Override, Scenario
+from pagedbench.words import AttnPath
 from tests.tensors.cells import docs_decode, scenario
 
 
@@ -63,3 +64,22 @@ def test_the_advice_on_sinks_is_good_advice() -> None:
     level = float(warnings(wanted)[0].rsplit(" ", 1)[1])
     better = replace(wanted, attention=replace(wanted.attention, sinks=(level,) * 4))
     assert warnings(better) == []
+
+
+@pytest.mark.parametrize(
+    ("array", "path", "appends", "lost"),
+    [
+        ("block_table", AttnPath.VARLEN, False, True),  # its keys were gathered before the call
+        ("cache_seqlens", AttnPath.VARLEN, False, True),
+        ("write_slots", AttnPath.VARLEN, True, False),
+        ("block_table", AttnPath.DECODE, True, False),
+        ("write_slots", AttnPath.DECODE, True, True),  # a kernel that appends goes by the table
+        ("write_slots", AttnPath.DECODE, False, False),
+        ("read_slots", AttnPath.PAGED_VARLEN, False, True),
+        ("max_seqlen_k", AttnPath.DECODE, True, False),
+    ],
+)
+def test_an_override_that_no_kernel_sees_is_said_so(array: str, path: AttnPath, appends: bool, lost: bool) -> None:
+    said = unreached(Override({array: 1}), path, appends)
+    assert bool(said) is lost
+    assert all(s.startswith(f"BLIND: the override of {array} does not reach the {path} path") for s in said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,21 @@ def test_2_one_invalid_scenario_and_nothing_runs(command: Command, tmp_path: Pat
     assert ended.code == 2
     assert "bad.yaml:3:" in ended.err
     assert ended.out == ""
+
+
+def test_2_a_seed_that_a_scenario_could_not_have(command: Command) -> None:
+    ended = command("run", "--seed", 2**53 + 1, scenarios=["right"])
+    assert (ended.code, ended.out) == (2, "")
+
+
+def test_5_a_full_disk_is_no_bug_of_this_package(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*anything: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("rich.console.Console.print", full)
+    ended = command("run", scenarios=["right"])
+    assert ended.code == 5
+    assert ended.err.endswith("error: cannot write the output: No space left on device\n")
 
 
 def test_2_resume_needs_a_file(command: Command) -> None:

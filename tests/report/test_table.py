@@ -142,7 +142,10 @@ def test_durations(microseconds: float | None, spread: float | None, text: str) 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(3620.4, "3,620"), (99.99, "100"), (12.34, "12.3"), (1.234, "1.23"), (0.0123, "0.012"), (2e-5, "2e-05")],
-)
+    [
+        (3620.4, "3,620"), (99.99, "100"), (12.34, "12.3"), (1.234, "1.23"), (0.0123, "0.012"), (2e-5, "2e-05"),
+        (1.8e308, "inf"), (1.7e308, "1.70e+308"), (1234567.0, "1,234,567"),
+    ],
+)  # fmt: skip
 def test_three_digits(value: float, text: str) -> None:
     assert three_digits(value) == text

@@ -119,6 +119,15 @@ def test_a_scenario_that_asks_for_repeats_gets_them() -> None:
     assert [c["message"] for c in record.checks if c["check"] == "repeats"] == ["3 calls, all right, the same bits"]
 
 
+def test_a_scenario_that_asks_for_a_graph_has_the_replay_checked_by_run_too() -> None:
+    text = SCENARIO.format(name="small") + "graph: {capture_lens: [9, 9]}\n"
+    record, _ = walk(text=text)
+    (replay,) = [c for c in record.checks if c["check"] == "graph-replay"]
+    assert (replay["verdict"], replay["message"]) == ("SKIPPED", "CUDA graphs need a CUDA device")
+    record, _ = walk(text=text, suite="full")
+    assert [c["check"] for c in record.checks].count("graph-replay") == 1
+
+
 @pytest.mark.parametrize("within", ["bitwise", "budget"])
 def test_variants_that_must_be_equal_are_compared(within: str) -> None:
     matrix = f"matrix: {{cache.padding: [-1, 0]}}\nequals: {{variant: cache.padding=-1, within: {within}}}\n"

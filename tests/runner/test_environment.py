@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pagedbench.runner.environment import git_state
+from pagedbench.errors import UsageError
+from pagedbench.runner.environment import choose_device, git_state
 from pagedbench.runner.paths import shorten_paths
 
 
@@ -38,3 +39,9 @@ def test_paths_lose_what_is_nobodys_business(tmp_path: Path, monkeypatch: pytest
     assert shorten_paths(f'File "{tmp_path}/kernels/mine.py", line 3') == 'File "kernels/mine.py", line 3'
     assert shorten_paths(f"{Path(sys.prefix)}/lib/x.py") == "<python>/lib/x.py"
     assert shorten_paths(f"{Path.home()}/secret/x.py") == "~/secret/x.py"
+
+
+def test_a_device_that_is_none_is_refused_by_its_name() -> None:
+    with pytest.raises(UsageError) as refused:
+        choose_device("cud")
+    assert (refused.value.message, refused.value.hint) == ("there is no device 'cud'", "did you mean cuda?")
