@@ -13,7 +13,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
-from pagedbench.layout.build import build_layout
 from pagedbench.results.comparison import ComparisonRecord, PairRecord, SideRecord
 from pagedbench.runner.cells import scenario_hash
 from pagedbench.runner.environment import git_state
@@ -157,12 +156,13 @@ def facts_of(scenario: Scenario) -> dict[str, Any]:
 
     `keys` and `query_len` are the longest of the batch; keys count the new tokens where they are appended.
     """
-    layout = build_layout(scenario)
+    batch = scenario.batch
+    keys = [c + q if batch.append else c for q, c in zip(batch.query_lens, batch.cached_lens, strict=True)]
     facts: dict[str, Any] = {
-        "batch": layout.batch,
-        "keys": layout.max_seqlen_k,
-        "query_len": layout.max_seqlen_q,
-        "block_size": layout.block_size,
+        "batch": batch.size,
+        "keys": max(keys, default=0),
+        "query_len": max(batch.query_lens, default=0),
+        "block_size": scenario.cache.block_size,
         "placement": scenario.cache.placement if scenario.cache.block_table is None else "as written",
         "num_splits": scenario.attention.num_splits or "auto",
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pagedbench.cli.comparing import are_records, is_scenario, parse_sweep
+from pagedbench.cli.comparing import are_records, is_scenario, parse_sweep, time_left
 from pagedbench.errors import UsageError
 from pagedbench.results.comparison import ComparisonRecord
 
@@ -92,3 +92,9 @@ def test_a_wrong_command_line_exits_with_2(tmp_path):
     done = pagedbench("compare", "varlen", "decode", "no-such-thing", "--device", "cpu", cwd=tmp_path)
     assert done.returncode == 2
     assert "'no-such-thing' is neither a side nor a scenario" in done.stderr
+
+
+def test_what_is_left_is_told_at_the_pace_so_far():
+    """10 of 40 in 20 s: 2 s each, 30 to go."""
+    assert time_left(10, 40, 20.0) == "about 60 s left"
+    assert time_left(0, 40, 1.0) == ""

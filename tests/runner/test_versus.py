@@ -10,9 +10,10 @@ import torch
 
 from pagedbench.backends.execute import execute
 from pagedbench.backends.registry import find_backend
+from pagedbench.checks.base import CheckContext
 from pagedbench.layout.build import build_layout
 from pagedbench.results.comparison import ComparisonRecord
-from pagedbench.runner.timed import without_append
+from pagedbench.runner.timed import timed_call, without_append
 from pagedbench.runner.versus import versus
 from pagedbench.runner.versus_job import VersusJob
 from pagedbench.scenario.loader import loads
@@ -57,9 +58,16 @@ def test_varlen_is_timed_in_stages(scenario):
     assert [stage["name"] for stage in found["sides"][0]["timing"]["stages"]] == ["write", "gather", "attention"]
 
 
-def test_a_decode_that_appends_shows_its_append_apart(scenario):
-    found = compare(scenario, ("torch", "decode"), ("torch", "varlen"))
-    assert [stage["name"] for stage in found["sides"][0]["timing"]["stages"]] == ["append", "attention"]
+@pytest.mark.parametrize(
+    ("path", "append", "part"),
+    [("decode", True, "append"), ("paged-varlen", True, "append"), ("varlen", True, None), ("decode", False, None)],
+)
+def test_a_kernel_that_appends_has_its_append_timed_apart(scenario, path, append, part):
+    """varlen writes in a stage of its own; where nothing is appended there is nothing to tell apart."""
+    chosen = replace(scenario, batch=replace(scenario.batch, append=append))
+    context = CheckContext(chosen, build_layout(chosen), find_backend("torch"), AttnPath(path), "cpu")
+    found = timed_call(context, context.base.prepared).subject.part
+    assert (found and found.name) == part
 
 
 def test_without_append_the_same_keys_are_seen_and_nothing_is_written(scenario):
