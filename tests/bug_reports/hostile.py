@@ -181,11 +181,6 @@ def right_after_dtype(call):
     return right(call)
 
 
-@pagedbench.backend("decode")
-def right_after_all(call):
-    return right(call)
-
-
 # The process ---------------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,6 @@ after the other in fp32, so that one sees what is right and what is not. Names o
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 from collections.abc import Callable
@@ -417,8 +416,6 @@ class Moody(Right):
     def run(self) -> tuple[torch.Tensor, torch.Tensor]:
         if self.spec.num_heads == 8:
             os.abort()
-        if self.spec.num_heads == 12:
-            ctypes.string_at(0)
         while self.spec.num_heads == 16:
             time.sleep(0.05)
         return super().run()
