@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pagedbench.backends.base import Output, Traits
-from pagedbench.backends.execute import execute, stages, tool_writes
+from pagedbench.backends.execute import execute, execute_again, stages, tool_writes
 from pagedbench.layout.build import build_layout
 from pagedbench.tensors.call import Call
 from pagedbench.tensors.inputs import random_inputs
@@ -70,3 +70,17 @@ def test_a_backend_that_returns_nothing_is_told_so() -> None:
 
     with pytest.raises(TypeError, match="plain returned no Output from its decode function"):
         execute(Silent(), call_for(AttnPath.DECODE))
+
+
+def test_calls_made_again_share_one_plan() -> None:
+    plans = []
+
+    class Planned(Plain):
+        def plan(self, call: Call) -> None:
+            plans.append(call)
+
+    call = call_for(AttnPath.DECODE)
+    outputs = [output.out.clone() for output in execute_again(Planned(), call, 3)]
+    assert len(outputs) == 3
+    assert torch.equal(outputs[0], outputs[2])
+    assert len(plans) == 1

@@ -101,6 +101,13 @@ def test_small_steps_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(output.out.double(), made.out, rtol=1e-5, atol=1e-5)
 
 
+def test_a_little_ragged_batch_is_one_group_of_tiles() -> None:
+    """Each group costs some forty operations, whatever it holds."""
+    made = make(Batch((5, 1, 3), (20, 200, 3)), AttnPath.PAGED_VARLEN)
+    assert len(BACKEND.plan(made.call).groups) == 1
+    torch.testing.assert_close(run(made).out.double(), made.out, rtol=1e-5, atol=1e-5)
+
+
 def test_writes_into_given_memory() -> None:
     made = make(RAGGED, AttnPath.PAGED_VARLEN)
     made.call.out = torch.full((made.call.spec.total_q, 4, 8), math.nan)
