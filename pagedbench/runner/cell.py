@@ -25,6 +25,7 @@ from pagedbench.errors import PagedbenchError
 from pagedbench.faults.diagnosis import diagnose
 from pagedbench.oracle.reference import NoReference
 from pagedbench.report.footprint_plot import footprint_svg
+from pagedbench.report.story import clipped
 from pagedbench.results.record import CellRecord, CheckDict
 from pagedbench.runner.common import Common
 from pagedbench.runner.limits import limit_address_space
@@ -38,6 +39,7 @@ from pagedbench.words import AttnPath, Verdict, worst
 
 SMALL_FLOPS = 4e9
 MOST_RESERVE = 1 << 28
+MOST_MESSAGE = 500  # characters of an exception's first line; the traceback has more
 SECONDS_A_FLOP = {"cpu": 4e-10, "cuda": 2e-12}
 """What a stage may take longer for the size of its batch: a few calls of a slow kernel, on a slow machine."""
 
@@ -272,8 +274,8 @@ def read_failure(error: BaseException) -> Failure:
     After a CUDA error the context answers every later call with the same error, so the process is spent; after memory
     ran out it may hold what it could not free.
     """
-    text = f"{type(error).__name__}: {error}".strip()
-    first_line = text.splitlines()[0]
+    text = f"{type(error).__name__}: {error}".rstrip(": ")
+    first_line = clipped(text.splitlines()[0], MOST_MESSAGE)
     if isinstance(error, NoReference):
         return Failure(Verdict.NO_REFERENCE, str(error), worker_is_spent=False)
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text:
