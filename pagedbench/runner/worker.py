@@ -63,15 +63,20 @@ def _cell(channel: Channel, request: Message) -> bool:
     """Judge one cell; True when this process is spent. Each stage and check is told at once: a crash loses the rest."""
     from pagedbench.runner.cell import judge
     from pagedbench.runner.common import LAST
+    from pagedbench.runner.state import changes, process_state
 
     def tell(event: str, **values: Any) -> None:
         channel.send({"event": event, **values})
 
+    before = process_state()
     judged = judge(Job.from_message(request), tell, common=LAST)
+    changed = changes(before)
+    judged.record.warnings += changed
+    spent = judged.worker_is_spent or bool(changed)
     # What is left by now is modules and their data: walking them again after each cell costs more than the checks.
     gc.freeze()
-    channel.send({"event": "done", "record": judged.record.to_json(), "spent": judged.worker_is_spent})
-    return judged.worker_is_spent
+    channel.send({"event": "done", "record": judged.record.to_json(), "spent": spent})
+    return spent
 
 
 def _versus(channel: Channel, request: Message) -> bool:
