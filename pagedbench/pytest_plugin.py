@@ -138,15 +138,18 @@ def _judge(kernel: Any, scenario: Scenario | str, config: pytest.Config) -> list
     from pagedbench.runner.protocol import Job
 
     device = choose_device(config.getoption("--pagedbench-device"))
+    suite = config.getoption("--pagedbench-suite")
     backend, paths = _resolve(kernel)
     scenarios = _load([scenario]) if isinstance(scenario, str) else [scenario]
     records = []
     with _address_space_kept():
         for one in scenarios:
             for path in paths:
-                job = Job(one, backend.name, path, device, config.getoption("--pagedbench-suite"))
+                job = Job(one, backend.name, path, device, suite)
                 record = judge(job, _tell_nobody, backend).record
                 record.where = shorten_paths(one.origin.where("name"))
+                record.suite = suite
+                record.command = "run" if suite == "run" else "check"
                 apply_expectation(record, one.expect)
                 records.append(record)
     return records

@@ -102,9 +102,8 @@ def _only_backend(module: ModuleType, file: str, shown: str) -> Backend:
             break
         kernels[kernel.path] = kernel
     if not kernels:
-        raise UsageError(
-            f"{file}: which function is the kernel?", hint=f"write {shown}:NAME, one of {', '.join(found)}"
-        )
+        names = [name for name, value in found.items() if value in classes or value in functions]
+        raise UsageError(f"{file}: which function is the kernel?", f"write {shown}:NAME, one of {', '.join(names)}")
     return UserBackend(kernels, shown, source)
 
 

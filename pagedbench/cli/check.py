@@ -83,5 +83,5 @@ def command(
         conclude(judge(request), files, Gate(require or (), strict))
     else:
         old = load_baseline(baseline)
-        result = judge(replace(request, timing=TimingOptions()), processes=MIN_PROCESSES)
+        result = judge(replace(request, timing=TimingOptions(), equals=() if across else old), processes=MIN_PROCESSES)
         conclude(result, files, Gate(require or (), strict, old, across))

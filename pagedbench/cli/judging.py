@@ -14,7 +14,7 @@ from pagedbench.cli.progress import CellProgress
 from pagedbench.errors import UsageError
 from pagedbench.report.changes import render_changes
 from pagedbench.report.table import make_console, one_a_cell, render
-from pagedbench.results.baseline import BaselineComparison, compare_records
+from pagedbench.results.baseline import BaselineComparison, compare_records, require_equal_environments
 from pagedbench.results.record import CellRecord
 from pagedbench.results.store import RecordStore, read_unfinished
 from pagedbench.runner.cells import JudgeOptions, plan
@@ -46,6 +46,8 @@ class Request:
     pictures: bool = False
     resume: bool = False
     files: OutputFiles = field(default_factory=OutputFiles)
+    equals: Sequence[CellRecord] = ()
+    """Records whose environment the run must have: refused before a cell is judged, not after an hour of it."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,19 @@ class Gate:
     baseline: Sequence[CellRecord] | None = None
     across: bool = False
 
+    def compare(self, result: RunResult) -> BaselineComparison | None:
+        """The run against the baseline; None without one, or for half a run. Raises `UsageError` if it is refused."""
+        if self.baseline is None or result.interrupted_by is not None:
+            return None
+        return compare_records(result.records, self.baseline, across=self.across)
+
     def unmet(self, records: Sequence[CellRecord], comparison: BaselineComparison | None) -> list[str]:
         """A sentence for everything that had to be judged and was not."""
         sentences = unmet_requirements(records, self.require)
         if self.strict:
             sentences += [f"--strict: {sentence}" for sentence in strict_failures(records)]
         if comparison is not None:
-            sentences += [f"{c.key[0]} {c.key[1]}:{c.key[2]}: {c.reason}" for c in comparison.missing]
+            sentences += [f"{c.name}: {c.reason}" for c in comparison.missing]
         return sentences
 
 
@@ -97,6 +105,8 @@ def _judge_once(request: Request, store: RecordStore | None, done: Mapping[str, 
         # The first worker's imports overlap with this.
         scenarios = [_seeded(s, request.seed) for s in load_scenarios(request.scenarios)]
         cells = plan(scenarios, workers.resolve(request.backends, request.paths))
+        names = {scenario.name for scenario in scenarios}
+        require_equal_environments([workers.environment], [r for r in request.equals if r.scenario in names])
         judging = JudgeOptions(
             command=request.command,
             suite=request.suite,
@@ -112,25 +122,36 @@ def _judge_once(request: Request, store: RecordStore | None, done: Mapping[str, 
 
 def conclude(result: RunResult, files: OutputFiles, gate: Gate) -> None:
     """Show a result, write the files asked for, and leave with the exit code that it deserves."""
+    unmet: list[str] = []
+    slower: list[str] = []
+    shown = one_a_cell(result.records)
     try:
-        make_console().print(render(one_a_cell(result.records)))
+        make_console().print(render(shown))
+        comparison = gate.compare(result)
+        unmet = gate.unmet(result.records, comparison)
+        if comparison is not None:
+            slower = comparison.slower_cells
+            make_console().print(render_changes(comparison))
+    except UsageError as refused:
+        unmet = [refused.message]
+        raise
     finally:  # the reader of a pipe may have gone, which is no reason to lose the files
-        files.write(result.records)
-    comparison = None
-    if gate.baseline is not None and result.interrupted_by is None:
-        comparison = compare_records(result.records, gate.baseline, across=gate.across)
-        make_console().print(render_changes(comparison))
+        files.write(shown, [*_cut_short(result), *unmet, *slower])
     warnings = make_console(stderr=True)
-    unmet = gate.unmet(result.records, comparison)
     for sentence in unmet:
         warnings.print(Text(f"failure: {sentence}", style="bold red"))
     if result.interrupted_by is not None:
-        done = f"{len(result.records)} of {result.planned} cells were done"
         more = "; --resume goes on from there" if files.json else ""
-        warnings.print(Text(f"interrupted by {result.interrupted_by.name}: {done}{more}", style="bold"))
+        warnings.print(Text(f"{_cut_short(result)[0]}{more}", style="bold"))
         raise typer.Exit(SIGNAL_EXIT + result.interrupted_by)
-    slower = comparison is not None and comparison.slower
-    raise typer.Exit(final_exit_code(result.records, undecided=bool(unmet), slower=slower))
+    raise typer.Exit(final_exit_code(result.records, undecided=bool(unmet), slower=bool(slower)))
+
+
+def _cut_short(result: RunResult) -> list[str]:
+    """The sentence on a run that was interrupted: half a run is not green, however its cells came out."""
+    if result.interrupted_by is None:
+        return []
+    return [f"interrupted by {result.interrupted_by.name}: {len(result.records)} of {result.planned} cells were done"]
 
 
 def _seeded(scenario: Scenario, seed: int | None) -> Scenario:

@@ -11,13 +11,13 @@ from importlib import import_module
 from pathlib import Path
 
 from pagedbench.errors import UsageError
+from pagedbench.report.csvfile import csv_table
 from pagedbench.report.plots import plot_cells, require_matplotlib
 from pagedbench.results.record import CellRecord
 from pagedbench.results.store import write_text
 
-# Form -> module of `report/`, its function from records to text.
+# Form -> module of `report/`, its function from records, and from what they leave unmet, to text.
 _FORMS = {
-    "csv": ("csvfile", "csv_table"),
     "markdown": ("markdown", "markdown"),
     "junit": ("junit", "junit"),
     "html": ("page.page", "html_page"),
@@ -45,7 +45,7 @@ class OutputFiles:
         """Make the folders. Raises `UsageError` for what could not be written: before a long run, not after it."""
         if self.plot is not None:
             require_matplotlib()
-        for file in (self.json, self.plot, *(getattr(self, form) for form in _FORMS)):
+        for file in (self.json, self.csv, self.plot, *(getattr(self, form) for form in _FORMS)):
             if file is None:
                 continue
             try:
@@ -55,19 +55,24 @@ class OutputFiles:
             if not os.access(file.parent, os.W_OK):
                 raise UsageError(f"cannot write {file}: its folder is read-only")
 
-    def write(self, records: Sequence[CellRecord]) -> None:
-        """Write every form asked for except `json`, each whole or not at all."""
+    def write(self, records: Sequence[CellRecord], unmet: Sequence[str] = ()) -> None:
+        """Write every form asked for except `json`, each whole or not at all.
+
+        `unmet` are sentences on what had to hold beyond the records' verdicts and did not.
+        """
+        if self.csv is not None:
+            write_text(self.csv, csv_table(records))
         for form, (module, function) in _FORMS.items():
             file: Path | None = getattr(self, form)
             if file is not None:
-                write_text(file, getattr(import_module(f"pagedbench.report.{module}"), function)(records))
+                write_text(file, getattr(import_module(f"pagedbench.report.{module}"), function)(records, unmet))
         if self.plot is not None:
             _draw(records, self.plot)
         if self.github:
             from pagedbench.report.github import workflow_commands, write_summary
 
-            print(workflow_commands(records))
-            write_summary(records)
+            print(workflow_commands(records, unmet))
+            write_summary(records, unmet)
 
 
 def _draw(records: Sequence[CellRecord], file: Path) -> None:

@@ -25,16 +25,20 @@ def on_github(environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get("GITHUB_ACTIONS") == "true"
 
 
-def workflow_commands(records: Sequence[CellRecord]) -> str:
-    """One a line: an error for each failed cell, a warning for each warning, and a notice with the headline."""
+def workflow_commands(records: Sequence[CellRecord], unmet: Sequence[str] = ()) -> str:
+    """One a line: an error for each thing unmet and each failed cell, a warning for each warning, the headline.
+
+    `unmet`: see `story.headline`.
+    """
     failed = [r for r in failures_first(records) if standing(r.verdict).failed]
-    errors = [
+    errors = [f"::error title=pagedbench%3A not met::{_data(sentence)}" for sentence in unmet]
+    errors += [
         _command("error", r, f"{r.verdict}: {r.scenario} {r.target}", "\n".join(failure_lines(r))) for r in failed
     ]
     warnings = [
         _command("warning", r, f"{r.scenario} {r.target}", warning) for r in records for warning in r.all_warnings
     ]
-    notice = f"::notice title=pagedbench::{_data(headline(records))}"
+    notice = f"::notice title=pagedbench::{_data(headline(records, unmet))}"
     lines = [*_at_most("error", errors), *_at_most("warning", warnings), notice]
     return "\n".join(lines) + "\n"
 
@@ -63,7 +67,9 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def write_summary(records: Sequence[CellRecord], environment: Mapping[str, str] = os.environ) -> bool:
+def write_summary(
+    records: Sequence[CellRecord], unmet: Sequence[str] = (), environment: Mapping[str, str] = os.environ
+) -> bool:
     """Append the Markdown report to the job's summary; False where there is none to append to.
 
     Appends, as GitHub asks for: the file belongs to all commands of the step.
@@ -73,7 +79,7 @@ def write_summary(records: Sequence[CellRecord], environment: Mapping[str, str] 
         return False
     try:
         with Path(file).open("a", encoding="utf-8") as stream:
-            stream.write(markdown(records, MOST_SUMMARY) + "\n")
+            stream.write(markdown(records, unmet, MOST_SUMMARY) + "\n")
     except OSError as error:
         raise UsageError(f"cannot write the step summary: {error.strerror}") from error
     return True

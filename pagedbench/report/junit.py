@@ -34,8 +34,8 @@ class _Case:
     warnings: tuple[str, ...] = ()
 
 
-def junit(records: Sequence[CellRecord]) -> str:
-    """The whole document. Counts of suites are those of their cases."""
+def junit(records: Sequence[CellRecord], unmet: Sequence[str] = ()) -> str:
+    """The whole document. Counts of suites are those of their cases. `unmet`: see `story.headline`."""
     root = ElementTree.Element("testsuites", name="pagedbench")
     everything: list[_Case] = []
     by_scenario: dict[str, list[CellRecord]] = {}
@@ -47,8 +47,27 @@ def junit(records: Sequence[CellRecord]) -> str:
         everything += cases
     _count(root, everything)
     del root.attrib["skipped"]
+    if unmet:
+        root.append(_unmet_suite(unmet))
+        for count in ("tests", "errors"):
+            root.set(count, str(int(root.get(count, "0")) + len(unmet)))
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _unmet_suite(unmet: Sequence[str]) -> ElementTree.Element:
+    """A case for each requirement on the run that is not met: an error, since no kernel was found wrong by it."""
+    suite = ElementTree.Element("testsuite", name="requirements")
+    counts = {"tests": len(unmet), "failures": 0, "errors": len(unmet), "skipped": 0}
+    for name, count in counts.items():
+        suite.set(name, str(count))
+    suite.set("time", "0.000")
+    for number, sentence in enumerate(unmet, start=1):
+        case = ElementTree.SubElement(
+            suite, "testcase", name=f"requirement {number}", classname="requirements", time="0.000"
+        )
+        ElementTree.SubElement(case, "error", type="NOT MET", message=_clean(sentence)).text = _clean(sentence)
+    return suite
 
 
 def _suite(scenario: str, records: list[CellRecord], cases: list[_Case]) -> ElementTree.Element:

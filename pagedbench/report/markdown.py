@@ -38,13 +38,13 @@ _MARKUP = re.compile(r"([\\`*_\[\]<>|~&])")
 _LINKS = re.compile(r"([@#])")
 
 
-def markdown(records: Sequence[CellRecord], most: int = MOST_CHARACTERS) -> str:
-    """The whole comment, at most `most` characters."""
+def markdown(records: Sequence[CellRecord], unmet: Sequence[str] = (), most: int = MOST_CHARACTERS) -> str:
+    """The whole comment, at most `most` characters. `unmet`: see `story.headline`."""
     ordered = failures_first(records)
-    mark = "✅" if green(records) else "❌"
-    parts = [f"### {mark} pagedbench: {headline(records)}"]
+    mark = "✅" if green(records, unmet) else "❌"
+    parts = [f"### {mark} pagedbench: {headline(records, unmet)}", *_unmet(unmet, 4_000)]
     footer = f"<sub>{escape(machine(records))}</sub>" if records else ""
-    room = most - len(parts[0]) - len(footer) - 400
+    room = most - sum(len(part) for part in parts) - len(footer) - 400
     failed = [r for r in ordered if standing(r.verdict).failed]
     parts += _within(room * 2 // 3, [_failure(r) for r in failed], "failure")
     room -= sum(len(part) for part in parts)
@@ -69,6 +69,12 @@ def _within(room: int, parts: Sequence[str], what: str) -> list[str]:
             return [*kept, f"… and {left} more {what}{'s' if left > 1 else ''}: see the record."]
         kept.append(part)
     return kept
+
+
+def _unmet(unmet: Sequence[str], room: int) -> list[str]:
+    if not unmet:
+        return []
+    return ["#### ❌ Not met", "\n".join(_within(room, [f"- {escape(clipped(u, 600))}" for u in unmet], "requirement"))]
 
 
 def _failure(record: CellRecord) -> str:

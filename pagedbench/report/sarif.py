@@ -14,6 +14,7 @@ from pagedbench.results.record import CellRecord
 from pagedbench.words import Verdict
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_NOT_MET = "not-met"
 _MEANINGS = {
     Verdict.MISMATCH: "The output differs from the fp64 oracle by more than the row's budget.",
     Verdict.FOOTPRINT: "The kernel read other slots than the row sees.",
@@ -30,21 +31,37 @@ _MEANINGS = {
 }
 
 
-def sarif(records: Sequence[CellRecord]) -> str:
-    """The log as JSON."""
+def sarif(records: Sequence[CellRecord], unmet: Sequence[str] = ()) -> str:
+    """The log as JSON. `unmet` (see `story.headline`) comes after the cells, under a rule of its own."""
     failed = [r for r in failures_first(records) if standing(r.verdict).failed]
     verdicts = list(dict.fromkeys(r.verdict for r in failed))
-    driver = {
+    driver: dict[str, Any] = {
         "name": "pagedbench",
         "version": __version__,
         "rules": [{"id": _rule(v), "shortDescription": {"text": _MEANINGS[v]}} for v in verdicts],
     }
+    if unmet:
+        driver["rules"].append({"id": _NOT_MET, "shortDescription": {"text": "A requirement on the run is not met."}})
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "results": [_result(record, verdicts.index(record.verdict)) for record in failed],
+        "results": [
+            *(_result(record, verdicts.index(record.verdict)) for record in failed),
+            *(_unmet_result(sentence, len(verdicts)) for sentence in unmet),
+        ],
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _unmet_result(sentence: str, rule: int) -> dict[str, Any]:
+    fingerprint = hashlib.sha256(sentence.encode()).hexdigest()
+    return {
+        "ruleId": _NOT_MET,
+        "ruleIndex": rule,
+        "level": "error",
+        "message": {"text": sentence},
+        "partialFingerprints": {"requirement/v1": fingerprint},
+    }
 
 
 def _rule(verdict: Verdict) -> str:

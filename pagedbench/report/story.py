@@ -44,8 +44,17 @@ def failures_first(records: Sequence[CellRecord]) -> list[CellRecord]:
     return sorted(records, key=lambda record: standing(record.verdict))
 
 
-def headline(records: Sequence[CellRecord]) -> str:
-    """One line that answers «is it green?»: `2 of 7 cells are wrong, 1 without a verdict, 3 passed, 1 skipped`."""
+def headline(records: Sequence[CellRecord], unmet: Sequence[str] = ()) -> str:
+    """One line that answers «is it green?»: `2 of 7 cells are wrong, 1 without a verdict, 3 passed, 1 skipped`.
+
+    `unmet` are sentences on what had to hold beyond each cell's own verdict and did not (`--require`, `--strict`, a
+    baseline): no cell shows them, so every report is given them, or it would look green beside a red exit code.
+    """
+    told = _headline_of_cells(records)
+    return f"{len(unmet)} requirement{'s' if len(unmet) > 1 else ''} not met; {told}" if unmet else told
+
+
+def _headline_of_cells(records: Sequence[CellRecord]) -> str:
     counts = Counter(standing(r.verdict) for r in records)
     if not counts[Standing.WRONG] + counts[Standing.UNDECIDED] + counts[Standing.PASSED]:
         return f"nothing was checked: {_rest(counts, (Standing.EXPECTED, Standing.SKIPPED)) or 'there were no cells'}"
@@ -75,10 +84,10 @@ def _rest(counts: Counter[Standing], which: tuple[Standing, ...]) -> str:
     return ", ".join(f"{counts[s]} {_SAID[s]}" for s in which if counts[s])
 
 
-def green(records: Sequence[CellRecord]) -> bool:
-    """Something passed and nothing failed: what exit code 0 means, as far as records can tell."""
+def green(records: Sequence[CellRecord], unmet: Sequence[str] = ()) -> bool:
+    """Something passed, nothing failed, and nothing is `unmet`: what exit code 0 means."""
     standings = {standing(r.verdict) for r in records}
-    return Standing.PASSED in standings and not any(s.failed for s in standings)
+    return not unmet and Standing.PASSED in standings and not any(s.failed for s in standings)
 
 
 @dataclass(frozen=True)
@@ -97,11 +106,16 @@ def place(record: CellRecord) -> Place | None:
 
 
 def reproduce(record: CellRecord) -> str:
-    """A command line that judges this cell again: by name where the scenario is a shipped one, else by its file."""
+    """A command line that judges this cell again: by name where the scenario is a shipped one, else by its file.
+
+    By the command that judged it: `run` has fewer checks, and would let pass what only `check` finds.
+    """
     where = place(record)
     shipped = where is None or "scenarios/" in where.file
-    words = ["pagedbench", "run", record.scenario if shipped or where is None else where.file]
+    words = ["pagedbench", record.command, record.scenario if shipped or where is None else where.file]
     words += ["--backend", record.target, "--device", record.device]
+    if record.suite == "full":
+        words += ["--suite", "full"]
     if record.seed:
         words += ["--seed", str(record.seed)]
     return shlex.join(words)

@@ -42,6 +42,11 @@ class CellChange:
     low: float | None = None
     high: float | None = None
 
+    @property
+    def name(self) -> str:
+        """The cell as messages name it: scenario, backend and path."""
+        return _name(self.key)
+
 
 @dataclass(frozen=True)
 class BaselineComparison:
@@ -58,7 +63,12 @@ class BaselineComparison:
     @property
     def slower(self) -> bool:
         """A cell is slower beyond doubt."""
-        return any(c.change == "slower" for c in self.changes)
+        return bool(self.slower_cells)
+
+    @property
+    def slower_cells(self) -> list[str]:
+        """A sentence for each cell that is slower beyond doubt."""
+        return [f"{c.name} is slower than the baseline: {c.reason}" for c in self.changes if c.change == "slower"]
 
     @property
     def missing(self) -> list[CellChange]:
@@ -111,28 +121,34 @@ def compare_records(
     """
     asked = {r.scenario for r in new}
     old = [r for r in old if r.scenario in asked]
-    differences = environment_differences(new, old)
-    timed = any(r.timing for r in new) and any(r.timing for r in old)
-    if differences and timed and not across:
-        raise UsageError(
-            "the environments differ, so their times cannot be compared: " + "; ".join(differences),
-            "make a baseline here, or say --across to compare nevertheless",
-        )
+    if not across and any(r.timing for r in new):
+        require_equal_environments([r.environment for r in new], old)
+    differences = environment_differences([r.environment for r in new], old)
     ours, theirs = _by_key(new), _by_key(old)
     changes = [_compare_cell(key, ours.get(key, []), theirs.get(key, [])) for key in dict.fromkeys([*ours, *theirs])]
     return BaselineComparison(tuple(changes), tuple(differences))
 
 
-def environment_differences(new: Iterable[CellRecord], old: Iterable[CellRecord]) -> list[str]:
+def require_equal_environments(new: Iterable[Mapping[str, Any]], old: Sequence[CellRecord]) -> None:
+    """Raises `UsageError` when `old` has times that were not taken in the environments `new`."""
+    differences = environment_differences(new, old) if any(r.timing for r in old) else []
+    if differences:
+        raise UsageError(
+            "the environments differ, so their times cannot be compared: " + "; ".join(differences),
+            "make a baseline here, or say --across to compare nevertheless",
+        )
+
+
+def environment_differences(new: Iterable[Mapping[str, Any]], old: Iterable[CellRecord]) -> list[str]:
     """`name: old → new` for each fact that matters to speed and is not the same on both sides."""
-    ours, theirs = _facts(new), _facts(old)
+    ours, theirs = _facts(new), _facts(r.environment for r in old)
     return [
         f"{name}: {_told(theirs[name])} → {_told(ours[name])}" for name in SAME_FOR_SPEED if ours[name] != theirs[name]
     ]
 
 
-def _facts(records: Iterable[CellRecord]) -> Mapping[str, set[Any]]:
-    environments = [r.environment for r in records]
+def _facts(environments: Iterable[Mapping[str, Any]]) -> Mapping[str, set[Any]]:
+    environments = list(environments)
     return {name: {e.get(name) for e in environments} for name in SAME_FOR_SPEED}
 
 

@@ -35,7 +35,8 @@ class TimedWorkers(FakeWorkers):
         record = super().judge(job, compile_seconds, on_stage)
         if job.timing is not None and record.verdict is Verdict.PASS:
             samples = Timer.kernel_us * 1e3 * self.luck * self.rng.normal(1, 0.01, 100)
-            kernel: dict[str, Any] = {"samples": samples.tolist()}
+            median = float(np.median(samples))
+            kernel: dict[str, Any] = {"samples": samples.tolist(), "median": median, "low": median, "high": median}
             record.timing = {"quantities": {"kernel": kernel}, "invalid": None}
             record.time_us = float(np.median(samples)) / 1e3
         return record
@@ -51,7 +52,8 @@ def timed(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
 
 
 def saved(timed: Command) -> None:
-    timed("baseline", "save", "main", "right.yaml", scenarios=["right"])
+    ended = timed("baseline", "save", "main", "right.yaml", scenarios=["right"])
+    assert ended.code == 0, ended.err
     assert Path("results/baselines/main.jsonl").exists()
 
 
@@ -84,6 +86,28 @@ def test_1_wrong_comes_before_slower(timed: Command, monkeypatch: pytest.MonkeyP
     saved(timed)
     monkeypatch.setattr(Timer, "kernel_us", 200.0)
     assert timed("check", "--baseline", "main", scenarios=["right", "mismatch"]).code == 1
+
+
+def test_2_another_environment_is_refused_before_a_cell_is_judged(
+    timed: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(timed)
+    monkeypatch.setattr(Timer, "gpu", "NVIDIA A100")
+    ended = timed("check", "--baseline", "main", scenarios=["right"])
+    assert ended.code == 2
+    assert "gpu: NVIDIA H200 → NVIDIA A100" in ended.err
+    assert ended.out == ""
+
+
+def test_a_slower_cell_shows_in_the_reports_and_has_one_row_however_many_processes(
+    timed: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(timed)
+    monkeypatch.setattr(Timer, "kernel_us", 105.0)
+    assert timed("check", "--baseline", "main", "--markdown", "out.md", scenarios=["right"]).code == 4
+    text = Path("out.md").read_text()
+    assert text.startswith("### ❌ pagedbench: 1 requirement not met; the cell passed")
+    assert "right torch:decode is slower than the baseline: new/old 1.0" in text
 
 
 def test_2_another_gpu_is_refused_unless_asked_for(timed: Command, monkeypatch: pytest.MonkeyPatch) -> None:

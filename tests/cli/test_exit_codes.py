@@ -143,6 +143,28 @@ def test_every_output_file_is_written_whatever_the_verdict(command: Command, nam
         assert "mismatch" in (tmp_path / f"out.{form}").read_text(), form
 
 
+@pytest.mark.parametrize(
+    ("option", "scenarios", "sentence"),
+    [
+        (("--require", "torch"), ["right", "skipped"], "torch is required, but skipped was skipped"),
+        (("--strict",), ["blind"], "--strict: blind torch:decode: BLIND"),
+        ((), ["right", "interrupted"], "interrupted by SIGINT: 1 of 2 cells were done"),
+    ],
+    ids=["require", "strict", "interrupted"],
+)
+def test_no_report_is_green_beside_a_red_exit_code(
+    command: Command, tmp_path: Path, option: tuple[str, ...], scenarios: list[str], sentence: str
+) -> None:
+    forms = ("markdown", "junit", "html", "sarif")
+    arguments = [part for form in forms for part in (f"--{form}", f"out.{form}")]
+    ended = command("check", "--github", *option, *arguments, scenarios=scenarios)
+    assert ended.code != 0
+    for form in forms:
+        assert sentence in (tmp_path / f"out.{form}").read_text(), form
+    assert (tmp_path / "out.markdown").read_text().startswith("### ❌ pagedbench: 1 requirement not met")
+    assert f"::error title=pagedbench%3A not met::{sentence}" in ended.out
+
+
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(command: Command, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ended = command("check", "--junit", "file/out.xml", scenarios=["right"])

@@ -28,6 +28,7 @@ def test_is_valid_for_a_strict_reader(records: list[CellRecord]) -> None:
     etree = pytest.importorskip("lxml.etree")
     schema = etree.XMLSchema(etree.parse(str(XSD)))
     schema.assertValid(etree.fromstring(junit(records).encode()))
+    schema.assertValid(etree.fromstring(junit(records, ["fa3 is required"]).encode()))
 
 
 def test_counts_are_those_of_the_cases() -> None:
@@ -39,6 +40,13 @@ def test_counts_are_those_of_the_cases() -> None:
     assert int(root.get("tests", "")) == len(list(root.iter("testcase")))
     assert int(root.get("failures", "")) == 2  # the wrong and the hostile cell
     assert int(root.get("errors", "")) == 1  # the crash
+
+
+def test_what_is_unmet_is_an_error_in_a_suite_of_its_own_and_counted() -> None:
+    root = ElementTree.fromstring(junit([passed()], ["fa3 is required", "b \x00"]))
+    errors = [e.get("message") for e in root.findall("testsuite[@name='requirements']/testcase/error")]
+    assert errors == ["fa3 is required", "b �"]
+    assert (root.get("tests"), root.get("errors"), root.get("failures")) == ("4", "2", "0")
 
 
 def test_one_case_a_cell_and_check_with_its_seconds() -> None:

@@ -49,6 +49,13 @@ def test_every_element_is_closed(records: list[CellRecord]) -> None:
     assert Outline(html_page(records)).open == []
 
 
+def test_what_is_unmet_comes_first_escaped_and_the_headline_is_red() -> None:
+    page = html_page([passed()], ["<fa3> is required"])
+    assert Outline(page).open == []
+    assert '<h1 class="bad">1 requirement not met; the cell passed</h1>' in page
+    assert page.index("&lt;fa3&gt; is required") < page.index('id="all"')
+
+
 def test_loads_nothing_from_anywhere() -> None:
     outline = Outline(html_page(everything()))
     for _, attributes in outline.elements:

@@ -42,6 +42,11 @@ def test_green_needs_a_pass_and_no_failure(records: list[CellRecord], is_green: 
     assert green(records) is is_green
 
 
+def test_what_is_unmet_is_said_first_and_is_not_green() -> None:
+    assert headline([passed(), skipped()], ["a", "b"]) == "2 requirements not met; 1 of 2 cells passed, 1 skipped"
+    assert not green([passed()], ["a"])
+
+
 def test_failures_come_first_and_the_order_of_the_run_is_kept() -> None:
     order = [r.verdict for r in failures_first([skipped(), passed(), crashed(), wrong(), expected()])]
     assert order == [Verdict.MISMATCH, Verdict.CRASHED, Verdict.PASS, Verdict.EXPECTED, Verdict.SKIPPED]
@@ -51,6 +56,12 @@ def test_place_of_a_scenario() -> None:
     assert place(passed()) == Place("scenarios/docs/decode.yaml", 2, 7)
     assert place(passed(where="C:/odd:name.yaml:12:3")) == Place("C:/odd:name.yaml", 12, 3)
     assert place(passed(where="")) is None
+
+
+def test_a_cell_is_judged_again_by_the_command_and_suite_that_judged_it() -> None:
+    """`run` lacks the checks of footprint and leaks: what `check` found would pass."""
+    again = reproduce(passed(command="check", suite="full"))
+    assert again == "pagedbench check docs-decode --backend torch:decode --device cuda --suite full"
 
 
 def test_a_shipped_scenario_is_run_again_by_name_and_another_by_its_file() -> None:

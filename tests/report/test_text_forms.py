@@ -60,6 +60,16 @@ class TestMarkdown:
     def test_skips_are_listed_by_reason(self) -> None:
         assert "- decode cannot take prefill (2)" in markdown([passed(), skipped(), skipped()])
 
+    def test_what_the_run_leaves_unmet_is_red_and_named_although_every_cell_passed(self) -> None:
+        text = markdown([passed(), skipped()], ["fa3 is required, but docs-varlen was skipped: no prefill"])
+        assert text.startswith("### ❌ pagedbench: 1 requirement not met; 1 of 2 cells passed, 1 skipped")
+        assert "- fa3 is required, but docs-varlen was skipped: no prefill" in text[: text.index("| scenario |")]
+
+    def test_many_requirements_stay_below_the_limit_too(self) -> None:
+        text = markdown([passed()] * 500, ["x" * 500] * 500)
+        assert len(text) < MOST_CHARACTERS
+        assert re.search(r"and \d+ more requirements: see the record", text)
+
 
 class TestCsv:
     def rows(self, text: str) -> list[dict[str, str]]:
@@ -78,6 +88,12 @@ class TestCsv:
 
 
 class TestSarif:
+    def test_what_is_unmet_is_a_result_under_a_rule_of_its_own(self) -> None:
+        run = json.loads(sarif([wrong(), passed()], ["fa3 is required"]))["runs"][0]
+        result = run["results"][-1]
+        assert result["message"]["text"] == "fa3 is required"
+        assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"] == "not-met"
+
     def test_one_result_a_failed_cell_at_its_scenario(self) -> None:
         log = json.loads(sarif([passed(), wrong(), crashed(), skipped(), expected()]))
         assert log["version"] == "2.1.0"
@@ -120,6 +136,11 @@ class TestGithub:
         assert lines[0].startswith("::warning ")
         assert lines[0].endswith("::BLIND: no key below the window")
 
+    def test_what_is_unmet_is_an_error_and_in_the_headline(self) -> None:
+        lines = workflow_commands([passed()], ["100% of fa3 is required"]).splitlines()
+        assert lines[0] == "::error title=pagedbench%3A not met::100%25 of fa3 is required"
+        assert lines[-1].endswith("::1 requirement not met; the cell passed")
+
     def test_at_most_ten_errors_the_last_says_how_many_more(self) -> None:
         errors = [line for line in workflow_commands([wrong()] * 15).splitlines() if line.startswith("::error")]
         assert len(errors) == 10
@@ -128,9 +149,9 @@ class TestGithub:
     def test_the_summary_is_appended(self, tmp_path: Path) -> None:
         file = tmp_path / "summary.md"
         file.write_text("before\n")
-        assert write_summary([wrong()], {"GITHUB_STEP_SUMMARY": str(file)})
+        assert write_summary([wrong()], environment={"GITHUB_STEP_SUMMARY": str(file)})
         assert file.read_text().startswith("before\n### ❌ pagedbench")
-        assert not write_summary([wrong()], {})
+        assert not write_summary([wrong()], environment={})
 
     def test_detection(self) -> None:
         assert on_github({"GITHUB_ACTIONS": "true"})

@@ -17,17 +17,21 @@ from pagedbench.report.table import reason_of_skip
 from pagedbench.results.record import CellRecord
 
 
-def html_page(records: Sequence[CellRecord]) -> str:
-    """The whole page. Loads nothing from anywhere, and its policy forbids every script but its own."""
+def html_page(records: Sequence[CellRecord], unmet: Sequence[str] = ()) -> str:
+    """The whole page. Loads nothing from anywhere, and its policy forbids every script but its own.
+
+    `unmet`: see `story.headline`.
+    """
     script = _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    title = headline(records)
+    title = headline(records, unmet)
+    header = _header(records, title, good=green(records, unmet))
     return Template(_asset("page.html")).substitute(
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         title=text(f"pagedbench: {title}"),
         style=_asset("page.css"),
         script=script,
-        body=joined([_header(records, title), tag("main", list(_sections(records))), _footer(records)]),
+        body=joined([header, tag("main", list(_sections(records, unmet))), _footer(records)]),
     )
 
 
@@ -35,19 +39,22 @@ def _asset(name: str) -> str:
     return files(__package__).joinpath("assets").joinpath(name).read_text(encoding="utf-8")
 
 
-def _header(records: Sequence[CellRecord], title: str) -> Safe:
+def _header(records: Sequence[CellRecord], title: str, *, good: bool) -> Safe:
     commands = ", ".join(dict.fromkeys(r.command for r in records))
     times = sorted(r.time for r in records if r.time)
     when = times[0].replace("T", " ")[:16] + " UTC" if times else ""
     facts = " · ".join(part for part in (machine(records), commands and f"pagedbench {commands}", when) if part)
     theme = tag("button", "◐", type="button", id="theme", title="light or dark", aria_label="light or dark")
-    colour = "good" if green(records) else "bad"
+    colour = "good" if good else "bad"
     return tag(
         "header", theme, tag("p", "pagedbench", class_="brand"), tag("h1", title, class_=colour), tag("p", facts)
     )
 
 
-def _sections(records: Sequence[CellRecord]) -> Iterator[Safe]:
+def _sections(records: Sequence[CellRecord], unmet: Sequence[str]) -> Iterator[Safe]:
+    if unmet:
+        items = [tag("p", sentence, class_="sentence") for sentence in unmet]
+        yield tag("section", tag("h2", "Not met"), tag("div", items, class_="card undecided"), id="unmet")
     failures = cards.failures(records)
     if failures:
         yield tag("section", tag("h2", "Failures"), failures, id="failures")
