@@ -27,6 +27,8 @@ _CELLS_NAMED = 3
 _FAILURES_SHOWN = 10
 _LONG_NAME = 26
 _HANG = "    "
+_STACK = re.compile(r'Fatal Python error|Thread 0x|  File "|Extension modules:')
+_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.M)
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
@@ -135,8 +137,22 @@ def failure_lines(record: CellRecord, findings: int = 3) -> Iterator[str]:
     if record.failed_checks and record.message not in [c["message"] for c in record.failed_checks]:
         yield record.message
     yield from (f"diagnosis: {d['sentence']}" for d in record.diagnosis[:2])
-    if record.stderr and record.verdict in (Verdict.CRASHED, Verdict.TIMED_OUT):
-        yield f"stderr: {record.stderr.splitlines()[0]}"
+    if record.verdict in (Verdict.CRASHED, Verdict.TIMED_OUT):
+        yield from _last_words(record.stderr)
+
+
+def _last_words(stderr: str) -> Iterator[str]:
+    """What a lost worker said last of its own, and the place in the user's code where it stood."""
+    said, stack, frames = stderr.partition("Current thread ")
+    own = [line for line in said.splitlines() if line.strip() and not _STACK.match(line)]
+    if own:
+        yield f"stderr: {own[-1]}"
+    for file, line, function in _FRAME.findall(frames) if stack else ():
+        if file.startswith("pagedbench/"):  # from here on inwards it was the user's
+            return
+        if not file.startswith("<"):
+            yield f"at {file}, line {line}, in {function}"
+            return
 
 
 def _check_lines(check: CheckDict, most: int) -> Iterator[str]:

@@ -25,6 +25,9 @@ from pagedbench.runner.protocol import Channel, ChannelClosed, Message
 STDERR_TAIL = 4000
 _OUTPUT_CAP = 64 << 20  # a kernel that prints for ever must not fill the disk
 _POLL_SECONDS = 0.1
+WHERE_SIGNAL = signal.SIGUSR1
+"""Has a worker print where its Python code stands."""
+_WHERE_SECONDS = 0.5
 
 
 class WorkerGone(Exception):
@@ -104,8 +107,20 @@ class WorkerProcess:
                 f"stopped: it used {used / GIB:.1f} GiB of host memory, the limit is {self._memory_limit / GIB:.1f} GiB"
             )
         if time.monotonic() > deadline:
+            self._have_it_say_where()
             self.kill()
             raise WorkerGone(f"no answer within {round(seconds, 1):g} s", timed_out=True)
+
+    def _have_it_say_where(self) -> None:
+        """Have a worker that does not answer print its stack, which is then a part of its output."""
+        if self._wrapped:  # the process known here is the tool, which may take the signal otherwise
+            return
+        before = os.fstat(self._output.fileno()).st_size
+        self._process.send_signal(WHERE_SIGNAL)
+        deadline = time.monotonic() + _WHERE_SECONDS
+        while os.fstat(self._output.fileno()).st_size == before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.05)  # the stack is written line by line
 
     def _resident_bytes(self) -> int:
         """Memory of the worker; of all its family under a wrapper, which starts the worker as a child."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from pagedbench.errors import PagedbenchError, UsageError
 from pagedbench.runner.limits import bind_life_to_parent
+from pagedbench.runner.process import WHERE_SIGNAL
 from pagedbench.runner.protocol import Channel, ChannelClosed, Job, Message
 
 
@@ -109,6 +110,7 @@ def main(arguments: list[str]) -> None:
     for fd in (read_fd, write_fd):
         os.set_inheritable(fd, False)
     faulthandler.enable()
+    faulthandler.register(WHERE_SIGNAL)
     spent = False
     with contextlib.suppress(ChannelClosed):
         spent = serve(Channel(read_fd, write_fd), arguments[3])

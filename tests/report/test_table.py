@@ -90,13 +90,31 @@ def test_a_finding_names_the_places_that_its_sentence_does_not() -> None:
     assert line == "sequence 1 misses key 96 (physical block 12)"
 
 
-def test_a_crash_shows_what_the_worker_said_last_words_first() -> None:
-    crashed = record(
-        Verdict.CRASHED, message="segmentation fault, in the check accuracy", stderr="Fatal Python error\nmore"
-    )
-    text = shown([crashed])
-    assert "segmentation fault, in the check accuracy" in text
-    assert "stderr: Fatal Python error" in text
+STACK = """Fatal Python error: Segmentation fault
+
+Thread 0x00007f15aa (most recent call first):
+  File "<python>/lib/python3.11/threading.py", line 3 in wait
+  File "helper.py", line 4 in other
+
+Current thread 0x00007f15df (most recent call first):
+  File "<python>/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "kernels.py", line 40 in gather
+  File "kernels.py", line 52 in my_decode
+  File "pagedbench/backends/user.py", line 117 in __call__
+"""
+
+
+@pytest.mark.parametrize("verdict", [Verdict.CRASHED, Verdict.TIMED_OUT])
+def test_a_lost_worker_is_shown_with_its_last_words_and_the_place_in_the_users_code(verdict: Verdict) -> None:
+    text = shown([record(verdict, message="it ended, in the check accuracy", stderr=f"loading\nblock 9\n{STACK}")])
+    assert "it ended, in the check accuracy\n  stderr: block 9\n  at kernels.py, line 40, in gather\n" in text
+
+
+def test_a_stack_without_the_users_code_names_no_place() -> None:
+    ours = 'Current thread 0x00007f15df (most recent call first):\n  File "pagedbench/a.py", line 1 in f\n'
+    text = shown([record(Verdict.TIMED_OUT, stderr=f'{ours}  File "kernels.py", line 2 in g')])
+    assert "at kernels.py" not in text
+    assert "stderr" not in text
 
 
 def test_skips_are_grouped_by_reason_and_count_as_nothing_else() -> None:
