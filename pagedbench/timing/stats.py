@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 Verdict = Literal["faster", "slower", "no difference shown"]
 Change = Literal["faster", "slower", "unchanged", "ambiguous"]
 MIN_PROCESSES = 3
+FASTEST = 0.05
+"""The quantile of a process's samples that stands for its undisturbed calls."""
 LEAST_PAIRS = 10
 """Pairs below which no interval of high confidence exists: 10 cover a median with 99.8 % by their range."""
 
@@ -202,25 +204,56 @@ def judge_change(
 
     Samples of one process share its memory placement, clocks and luck, so the process is the unit: a side is the
     medians of its processes. A change is called only if both agree: the Student interval of the difference of mean log
-    medians (pooled variance) lies outside the margin, and no process of one side crosses one of the other.
+    medians (pooled variance) lies outside the margin, and no process of one side crosses one of the other. And the
+    fastest calls (their first twentieth) must show half of it at least: a machine that became busy slows some calls and
+    so moves the median, a slower kernel is slower each time.
     A difference over the margin that these do not confirm is `ambiguous`: more processes are needed.
     """
     if min(len(new), len(old)) < MIN_PROCESSES:
         reason = f"{len(new)} and {len(old)} processes were measured; a change is judged from {MIN_PROCESSES} a side on"
         return Regression("ambiguous", _ratio_of_medians(new, old), 0.0, math.inf, reason)
-    x = np.log([float(np.median(np.asarray(p, dtype=np.float64))) for p in new])
-    y = np.log([float(np.median(np.asarray(p, dtype=np.float64))) for p in old])
-    difference = float(x.mean() - y.mean())
-    width = _pooled_half_width(x, y, confidence)
-    ratio, low, high = (math.exp(d) for d in (difference, difference - width, difference + width))
-    said = f"new/old {ratio:.3f} [{low:.3f}, {high:.3f}] over {len(x)} and {len(y)} processes"
-    if low > 1 + margin and x.min() > y.max():
-        return Regression("slower", ratio, low, high, f"{said}: slower beyond the margin of {margin:.0%}")
-    if high < 1 - margin and x.max() < y.min():
-        return Regression("faster", ratio, low, high, f"{said}: faster beyond the margin of {margin:.0%}")
+    median, fastest = (_shift(new, old, quantile, confidence) for quantile in (0.5, FASTEST))
+    ratio, low, high = median.ratio, median.low, median.high
+    said = f"new/old {ratio:.3f} [{low:.3f}, {high:.3f}] over {len(new)} and {len(old)} processes"
+    changed = median.beyond(margin)
+    if changed is not None and fastest.shows(median):
+        return Regression(changed, ratio, low, high, f"{said}: {changed} beyond the margin of {margin:.0%}")
+    if changed is not None:
+        return Regression("ambiguous", ratio, low, high, f"{said}: not shown by the fastest calls; a busy machine?")
     if abs(ratio - 1) > margin:
         return Regression("ambiguous", ratio, low, high, f"{said}: over the margin, but not beyond doubt")
     return Regression("unchanged", ratio, low, high, f"{said}: within the margin of {margin:.0%}")
+
+
+@dataclass(frozen=True)
+class _Shift:
+    """How far a quantile of the new side lies from the old one's, as a ratio with its interval.
+
+    `apart` is whether no process of one side crosses one of the other.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    apart: bool
+
+    def beyond(self, margin: float) -> Literal["slower", "faster"] | None:
+        """The change, where the whole interval is outside the margin and the processes are apart."""
+        if self.apart and self.low > 1 + margin:
+            return "slower"
+        return "faster" if self.apart and self.high < 1 - margin else None
+
+    def shows(self, other: _Shift) -> bool:
+        """Whether this, too, is a change beyond doubt, and one at least half as large (on the scale of logarithms)."""
+        return self.beyond(0.0) == other.beyond(0.0) and abs(math.log(self.ratio)) > abs(math.log(other.ratio)) / 2
+
+
+def _shift(new: Sequence[ArrayLike], old: Sequence[ArrayLike], quantile: float, confidence: float) -> _Shift:
+    x, y = (np.log([float(np.quantile(np.asarray(p, np.float64), quantile)) for p in side]) for side in (new, old))
+    difference = float(x.mean() - y.mean())
+    width = _pooled_half_width(x, y, confidence)
+    ratio, low, high = (math.exp(d) for d in (difference, difference - width, difference + width))
+    return _Shift(ratio, low, high, apart=bool(x.min() > y.max() or x.max() < y.min()))
 
 
 def _ratio_of_medians(new: Sequence[ArrayLike], old: Sequence[ArrayLike]) -> float:

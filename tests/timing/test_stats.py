@@ -140,6 +140,16 @@ class TestJudgeChange:
     def test_identical_code_raises_no_alarm(self, between):
         assert self.changes(1.0, between).count("slower") <= 2  # of 200: twenty runs in a row stay silent
 
+    def test_a_machine_that_became_busy_raises_no_alarm(self):
+        """Most calls are held up, by twice their time; those that are not take as long as ever."""
+        rng = np.random.default_rng(11)
+        old = [100e3 * rng.lognormal(0, 0.02, 300) for _ in range(3)]
+        new = [100e3 * rng.lognormal(0, 0.02, 300) * np.where(rng.random(300) < 0.7, 3.0, 1.0) for _ in range(3)]
+        found = judge_change(new, old)
+        assert found.low > 2
+        assert found.change == "ambiguous"
+        assert "not shown by the fastest calls" in found.reason
+
     def test_finds_a_slow_down_of_five_percent_of_a_quick_kernel(self):
         assert self.changes(1.05, 0.003).count("slower") >= 190
 
