@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pagedbench.layout.build import build_layout
+from pagedbench.layout.steps import at_last_step
 from pagedbench.scenario.catalog import ShippedScenario, shipped
 from pagedbench.scenario.loader import load_scenarios
 from pagedbench.scenario.model import Scenario
@@ -81,6 +82,17 @@ def test_what_the_features_cover(everything: list[Scenario]) -> None:
     assert any(scenario.attention.softcap for scenario in features)
     assert any(scenario.attention.sinks for scenario in features)
     assert any(scenario.attention.dtype == "float16" for scenario in features)
+    assert any(scenario.attention.kv_dtype == "float8_e4m3fn" for scenario in features)
+    assert any(scenario.attention.alibi_slopes for scenario in features)
+    assert any(scenario.steps > 1 for scenario in features)
+    assert any(scenario.graph_capture_lens for scenario in features)
+
+
+def test_the_steps_open_blocks_after_the_first(everything: list[Scenario]) -> None:
+    """Keys 13 to 18, 16 to 21 and 19 to 24 with blocks of 16: two sequences reach their 17th key after step one."""
+    (scenario,) = of_document(everything, "features-steps")
+    first, last = build_layout(scenario).total_seqlens, build_layout(at_last_step(scenario)).total_seqlens
+    assert (-(-last // 16) > -(-first // 16)).tolist() == [True, True, False]
 
 
 def test_long_means_131072_and_1048576_keys(everything: list[Scenario]) -> None:
