@@ -53,10 +53,7 @@ def compare(request: Request) -> int:
     """Do all of it; the exit code. Raises `UsageError` and `ScenarioError` before anything runs."""
     if are_records(request.words):
         return _compare_records(request.words, across=request.across)
-    if request.plot is not None:
-        from pagedbench.report.plots import require_matplotlib
-
-        require_matplotlib()
+    _see_to_files(request)
     result = _run(request)
     if result.records:
         make_console().print(render(result.records, layers=request.layers))
@@ -68,6 +65,21 @@ def compare(request: Request) -> int:
     undecided = any(record.message for record in result.records)
     code = exit_code(side.verdict for record in result.records for side in record.sides)
     return 5 if undecided and code in (0, 3) else int(code)
+
+
+def _see_to_files(request: Request) -> None:
+    """Refuse before the measuring what could not be written after it; folders are made."""
+    if request.plot is not None:
+        from pagedbench.report.plots import require_matplotlib, require_picture_form
+
+        require_matplotlib()
+        require_picture_form(request.plot)
+    for file in (request.json, request.csv, request.markdown, request.plot):
+        if file is not None:
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"{file.parent} is no folder to write to: {error.strerror}") from None
 
 
 def _run(request: Request) -> Compared:

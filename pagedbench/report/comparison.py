@@ -221,7 +221,7 @@ def _notes(records: Sequence[ComparisonRecord]) -> Iterator[str]:
         for side in record.sides:
             measurement = side.measurement
             for note in (*measurement.warnings, *measurement.notes) if measurement else ():
-                alike.setdefault(re.sub(r"\d+", "", note), []).append(f"{record.scenario} {side.target}: {note}")
+                alike.setdefault(re.sub(r"-?\d+", "", note), []).append(f"{record.scenario} {side.target}: {note}")
     for lines in alike.values():
         yield lines[0] if len(lines) == 1 else f"{lines[0]} (and {len(lines) - 1} more like this)"
 

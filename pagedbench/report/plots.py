@@ -21,6 +21,7 @@ from pagedbench.timing.measurement import Measurement
 
 __all__ = ["Entry", "plot_cells", "plot_comparisons", "plot_entries", "require_matplotlib"]
 
+FORMS = ("", ".png", ".svg", ".pdf")
 MOST_BARS = 60
 WIDE = 30.0
 """Times that differ by more than this factor are shown as points on a logarithmic axis."""
@@ -81,15 +82,20 @@ def plot_entries(entries: Sequence[Entry], caption: str, file: Path) -> list[Pat
     return drawn
 
 
+def require_picture_form(file: Path) -> None:
+    """Raises `UsageError` for a name that no picture can have; one without an ending becomes a PNG."""
+    if file.suffix.lower() not in FORMS:
+        raise UsageError(f"a picture cannot be written as {file.suffix!r}", hint="name it .png, .svg or .pdf")
+
+
 def _save(figure: Any, file: Path, kind: str) -> Iterator[Path]:
     plt = require_matplotlib()
     suffix = file.suffix or ".png"
     path = file.with_name(f"{file.stem}-{kind}{suffix}")
+    require_picture_form(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         figure.savefig(path, dpi=150, bbox_inches="tight")
-    except ValueError:
-        raise UsageError(f"a picture cannot be written as {suffix!r}", hint="name it .png, .svg or .pdf") from None
     finally:
         plt.close(figure)
     yield path

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 from pagedbench.errors import UsageError
 from pagedbench.runner.compare import SideChoice
@@ -57,10 +58,14 @@ def _is_side(word: str, resolve: Resolve, is_scenario: Callable[[str], bool]) ->
             raise  # meant as a side: the worker's message names the backend or path that is wrong
         if is_scenario(word):
             return False
-        raise UsageError(
-            f"{word!r} is neither a side nor a scenario", hint=f"{no_side.hint or SIDE_FORM}; `scenarios` lists those"
-        ) from None
+        raise UsageError(f"{word!r} is neither a side nor a scenario", hint=_hint(word, no_side)) from None
     return True
+
+
+def _hint(word: str, no_side: UsageError) -> str:
+    """The path that was meant, where one is near; else what there is."""
+    near = get_close_matches(word, PATHS, n=1, cutoff=0.7)
+    return f"did you mean {near[0]}?" if near else f"{no_side.hint or SIDE_FORM}; `scenarios` lists those"
 
 
 def groups_of(

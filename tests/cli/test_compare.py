@@ -98,3 +98,20 @@ def test_what_is_left_is_told_at_the_pace_so_far():
     """10 of 40 in 20 s: 2 s each, 30 to go."""
     assert time_left(10, 40, 20.0) == "about 60 s left"
     assert time_left(0, 40, 1.0) == ""
+
+
+def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path):
+    (tmp_path / "small.yaml").write_text(SMALL)
+    done = pagedbench("compare", "varlen", "decode", "small.yaml", "--plot", "x.bmp", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a picture cannot be written as '.bmp'" in done.stderr
+
+
+def test_folders_of_files_are_made(tmp_path):
+    (tmp_path / "small.yaml").write_text(SMALL)
+    done = pagedbench(
+        "compare", "varlen", "decode", "small.yaml", "--device", "cpu", "--max-seconds", 0.02,
+        "--json", "new/out.jsonl", "--csv", "new/out.csv", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert {file.name for file in (tmp_path / "new").iterdir()} == {"out.jsonl", "out.csv"}

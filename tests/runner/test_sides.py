@@ -62,6 +62,11 @@ class TestWords:
     def test_variants_of_scenarios_are_scenarios(self):
         assert sort("varlen", "decode", "docs-decode[cache.padding=0]")[1] == ("docs-decode[cache.padding=0]",)
 
+    def test_a_path_that_was_nearly_written_is_suggested(self):
+        with pytest.raises(UsageError) as refused:
+            sort("varlen", "decod", "docs-decode")
+        assert refused.value.hint == "did you mean decode?"
+
     @pytest.mark.parametrize(
         ("words", "message"),
         [
