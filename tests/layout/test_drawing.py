@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from pagedbench.layout.drawing import grid, strips, writes
 from pagedbench.layout.drawing.arrays import as_dict
 from pagedbench.layout.drawing.page import draw
 from pagedbench.layout.drawing.words import ordinal, short_list
-from pagedbench.scenario.model import Scenario
+from pagedbench.scenario.model import Override, Scenario
 from tests.layout.scenarios import docs_decode, docs_varlen, scenario, scenarios
 
 NAMES = strips.Names("Q request index", "cu_seqlens_q", "query tokens")
@@ -158,6 +159,19 @@ class TestGridDetails:
         assert len(bar) == grid.BAR
         signs = [sign for sign, tokens in zip("░█▒·", parts, strict=True) if tokens]
         assert list(dict.fromkeys(bar)) == signs
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"steps": 6}, "6 steps are decoded one after the other; drawn is the first"),
+        ({"graph_capture_lens": (9, 1, 5)}, "captured in a CUDA graph with [9, 1, 5] cached keys; drawn is the replay"),
+        ({"override": Override({"max_seqlen_k": 3})}, "the kernel is handed another max_seqlen_k than drawn here"),
+    ],
+)
+def test_what_a_run_does_beyond_the_page_is_said_on_it(asked: dict[str, object], sentence: str) -> None:
+    assert sentence in "\n".join(page(replace(docs_decode(), **asked)))  # type: ignore[arg-type]
+    assert sentence not in "\n".join(page(docs_decode()))
 
 
 def test_json_has_every_array_in_full() -> None:

@@ -48,7 +48,22 @@ def _title(scenario: Scenario, layout: BatchLayout, width: int) -> list[Text]:
         *(Text(line) for line in textwrap.wrap(f"{', '.join(counts)}; {append}", width)),
         *(Text(line) for line in textwrap.wrap(f"{_mask(scenario)}; {_heads(scenario)}", width)),
         *_blind_rows(layout),
+        *(Text(line) for sentence in _beyond(scenario) for line in textwrap.wrap(sentence, width)),
     ]
+
+
+def _beyond(scenario: Scenario) -> list[str]:
+    """What a run does beyond the one step that the page draws."""
+    sentences = []
+    if scenario.steps > 1:
+        sentences.append(f"{scenario.steps:,} steps are decoded one after the other; drawn is the first")
+    if scenario.graph_capture_lens is not None:
+        lens = short_list(scenario.graph_capture_lens, 60)
+        sentences.append(f"captured in a CUDA graph with {lens} cached keys; drawn is the replay")
+    if scenario.override.values:
+        given = ", ".join(scenario.override.values)
+        sentences.append(f"override: the kernel is handed another {given} than drawn here")
+    return sentences
 
 
 def _blind_rows(layout: BatchLayout) -> list[Text]:
@@ -72,7 +87,11 @@ def _mask(scenario: Scenario) -> str:
 
 def _heads(scenario: Scenario) -> str:
     attention = scenario.attention
-    return f"{plural(attention.num_heads, 'head')} on {plural(attention.num_kv_heads, 'KV head')}, {attention.dtype}"
+    dtypes = [attention.dtype]
+    dtypes += [f"Q in {attention.q_dtype}"] if attention.q_dtype != attention.dtype else []
+    dtypes += [f"K and V in {attention.kv_dtype}"] if attention.kv_dtype != attention.dtype else []
+    heads = f"{plural(attention.num_heads, 'head')} on {plural(attention.num_kv_heads, 'KV head')}"
+    return ", ".join([heads, *dtypes])
 
 
 def _varlen(scenario: Scenario, layout: BatchLayout, width: int) -> list[Text]:
