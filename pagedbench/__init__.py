@@ -1,6 +1,7 @@
 """pagedbench: validate and benchmark paged-attention kernels.
 
-Importing this package costs nothing: no torch, no pandas. The flow of data and the map of the code are in CONTRIBUTING.md.
+Importing this package costs nothing: no torch, no pandas. The flow of data and the map of the code are in
+CONTRIBUTING.md.
 """
 
 from pagedbench.backends.declare import backend
