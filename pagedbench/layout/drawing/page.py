@@ -87,7 +87,7 @@ def _mask(scenario: Scenario) -> str:
 
 def _heads(scenario: Scenario) -> str:
     attention = scenario.attention
-    dtypes = [attention.dtype]
+    dtypes: list[str] = [attention.dtype]
     dtypes += [f"Q in {attention.q_dtype}"] if attention.q_dtype != attention.dtype else []
     dtypes += [f"K and V in {attention.kv_dtype}"] if attention.kv_dtype != attention.dtype else []
     heads = f"{plural(attention.num_heads, 'head')} on {plural(attention.num_kv_heads, 'KV head')}"
