@@ -86,7 +86,7 @@ class Output:
 
 
 class Backend:
-    """A library that computes one or more paths. Subclasses override `available`, `unsupported`, their paths.
+    """A library that computes one or more paths. Subclasses override their paths, and `available`, `unsupported`.
 
     `plan` is host work that a library wants before the calls of a step (its cost is reported apart); what it returns is
     handed to the path's function. Path functions must not synchronise.
@@ -99,8 +99,9 @@ class Backend:
     _source: str = ""
 
     def available(self, device: str) -> Availability:
-        """Whether the library is there and runs on `device` (`"cpu"` or `"cuda"`). Never raises."""
-        raise NotImplementedError
+        """Whether the library is there and runs on `device` (`"cpu"` or `"cuda"`). Never raises. The default is for a
+        backend that needs none: it is there."""
+        return Availability(True)
 
     def unsupported(self, spec: CallSpec) -> str | None:
         """Why this call cannot be made, as a sentence that names what is needed, or None if it can."""

@@ -90,7 +90,7 @@ class Capabilities:
             yield f"{name} in {dtype}: {title} reads int32 only"
         if spec.kv_dtype.startswith("float8"):
             if self.fp8 == "no":
-                yield f"K and V in {spec.kv_dtype}: {title} takes {' and '.join(self.dtypes)}"
+                yield f"K and V in {spec.kv_dtype}: {title} takes {_listed(self.dtypes)}"
             if self.fp8 == "all" and spec.q_dtype != spec.kv_dtype:
                 yield f"q in {spec.q_dtype}: {title} wants q in {spec.kv_dtype} as well when K and V are (q_dtype)"
             if self.fp8 == "kv" and spec.q_dtype not in self.dtypes:
@@ -99,7 +99,7 @@ class Capabilities:
             found = (
                 spec.q_dtype if spec.q_dtype == spec.kv_dtype else f"q in {spec.q_dtype}, K and V in {spec.kv_dtype}"
             )
-            yield f"{found}: {title} takes {' and '.join(self.dtypes)}"
+            yield f"{found}: {title} takes {_listed(self.dtypes)}"
 
     def _sizes(self, spec: CallSpec, title: str) -> Iterator[str]:
         if self.head_dims and spec.head_dim not in self.head_dims:
@@ -141,6 +141,11 @@ class Capabilities:
                     if "splits" not in feature
                     else f"{feature}: {title} chooses it itself"
                 )
+
+
+def _listed(words: tuple[str, ...]) -> str:
+    """`a, b and c`."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 class LibraryBackend(Backend):

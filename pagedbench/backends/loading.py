@@ -103,7 +103,7 @@ def _import(name: str) -> Loaded:
         root = name.split(".", maxsplit=1)[0]
         missing = (error.name or "").split(".", maxsplit=1)[0] == root
         return Loaded(None, sentence(error), missing)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return Loaded(None, sentence(error))
 
 

@@ -122,7 +122,7 @@ def _own(name: str, place: str) -> Backend:
     module, _, attribute = place.partition(":")
     try:
         found: Backend = getattr(import_module(f"pagedbench.backends.{module}"), attribute)()
-    except Exception as error:  # a library may fail in any way at import, and must not take the others with it
+    except (Exception, SystemExit) as error:  # a library may fail in any way, and must not take the others with it
         return BrokenBackend(name, sentence(error))
     return found
 
@@ -132,5 +132,5 @@ def _from_entry_point(entry: Any) -> Backend:
         return as_backend(entry.load(), entry.name, entry.name, place=entry.value)
     except PagedbenchError as error:
         return BrokenBackend(entry.name, error.message)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return BrokenBackend(entry.name, f"its entry point {entry.value} cannot be loaded: {sentence(error)}")

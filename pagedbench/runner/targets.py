@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from pagedbench.backends.base import Backend
+from pagedbench.backends.base import Availability, Backend
+from pagedbench.backends.loading import sentence
 from pagedbench.backends.registry import backends, parse_target
 from pagedbench.errors import UsageError
 from pagedbench.runner.protocol import ResolvedTarget
@@ -21,7 +22,7 @@ def resolve(names: Sequence[str], paths: Sequence[str], device: str) -> list[Res
     """A `ResolvedTarget` for each name (`torch`, `flash-attn-3:decode`, `kernel.py:function`); for none the defaults.
 
     `paths` are those asked for; `all` means all a backend has; none means varlen and decode, or what else it has.
-    Raises `UsageError` for unknown names and paths.
+    Raises `UsageError` for unknown names and paths, and for a backend that has no path, since it could not be loaded.
     """
     if not names:
         return [_resolved(b.name, b, _paths_of(b, None, paths), device) for b in default_backends(device)]
@@ -63,7 +64,12 @@ def _path(name: str) -> AttnPath:
 
 
 def _resolved(name: str, backend: Backend, paths: tuple[AttnPath, ...], device: str) -> ResolvedTarget:
-    there = backend.available(device)
+    try:
+        there = backend.available(device)
+    except Exception as error:  # a package's own backend, which must not take the others with it
+        there = Availability(False, reason=f"it cannot say whether it is there: {sentence(error)}")
+    if not paths:
+        raise UsageError(f"{name} cannot be used: {there.reason or 'it has no function for any path'}")
     return ResolvedTarget(
         name=name,
         paths=tuple(str(path) for path in paths),

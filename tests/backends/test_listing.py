@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -63,6 +64,27 @@ IMPORT_ERRORS = [
 @pytest.mark.parametrize(("error", "words"), IMPORT_ERRORS)
 def test_what_an_import_raises_becomes_a_sentence(error: Exception, words: str) -> None:
     assert words in sentence(error)
+
+
+BROKEN = {
+    "symbol": ("raise ImportError('/x.so: undefined symbol: _ZN3c10')", "built for another torch"),
+    "shared": ("raise OSError('libcudart.so.13: cannot open shared object file')", "libcudart.so.13 is not there"),
+    "exits": ("raise SystemExit('not on this machine')", "SystemExit: not on this machine"),
+    "needs": ("import no_such_dependency", "needs the module no_such_dependency"),
+    "syntax": ("def (", "SyntaxError"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_library_is_not_available_whatever_it_does(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, words = BROKEN[kind]
+    (tmp_path / f"broken_{kind}.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = Library("broken", (f"broken_{kind}",), ("broken-dist",), "pip install x", needs_cuda=False).available("cpu")
+    assert not found.available
+    assert words in (found.reason or "")
 
 
 def test_a_library_that_cannot_be_imported_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,17 @@ def test_a_broken_entry_point_is_listed_with_its_reason(monkeypatch: pytest.Monk
     assert find_backend("torch").available("cpu").available
 
 
+def test_an_entry_point_that_exits_does_not_take_the_others_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wants_out.py").write_text("import sys; sys.exit('no GPU')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(registry, "entry_points", lambda group: [EntryPoint("out", "wants_out:X", group)])
+    monkeypatch.setattr(registry, "_registered", registry._registered.__wrapped__)
+    assert "SystemExit: no GPU" in (find_backend("out").available("cpu").reason or "")
+    assert find_backend("torch").available("cpu").available
+
+
 def test_an_entry_point_may_be_a_plain_function(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = EntryPoint("theirs", "tests.backends.test_registry:their_decode", registry.ENTRY_POINTS)
     monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
