@@ -39,8 +39,12 @@ class Apart:
 
 
 def affordable_pairs(most_seconds: float, call_ns: float) -> int:
-    """How many pairs to time: as many as fit a quarter of the time limit, within `LEAST_PAIRS` and `MOST_PAIRS`."""
-    return max(LEAST_PAIRS, min(MOST_PAIRS, int(most_seconds * 1e9 / 4 / max(2 * call_ns, 1.0))))
+    """How many pairs to time: as many as fit a quarter of the time limit, within `LEAST_PAIRS` and `MOST_PAIRS`; none
+    where the least would take longer than the limit itself."""
+    pair_ns, most_ns = max(2 * call_ns, 1.0), most_seconds * 1e9
+    if LEAST_PAIRS * pair_ns > most_ns:
+        return 0
+    return max(LEAST_PAIRS, min(MOST_PAIRS, int(most_ns / 4 / pair_ns)))
 
 
 def set_apart(
@@ -50,6 +54,8 @@ def set_apart(
     known = tuple(stages)
     if part is None or not any(stage.name == part.within for stage in known):
         return Apart(known)
+    if pairs == 0:
+        return Apart(known, f"{part.name} not timed apart: {LEAST_PAIRS} pairs of calls would pass the time limit")
     try:
         run_job(part.without)
         clock.synchronize()
