@@ -87,5 +87,5 @@ def test_sides_of_a_comparison_show_theirs():
 
 @pytest.mark.parametrize(("seconds", "call_ns", "pairs"), [(1, 10e3, 30), (1, 20e6, 6), (0.5, 30e6, 5), (0.1, 1e9, 0)])
 def test_slow_calls_are_paired_less_often(seconds, call_ns, pairs):
-    """A quarter of the time limit: 0.25 s hold 6 pairs of two calls of 20 ms. Five pairs of 2 s in 0.1 s: none at all."""
+    """A quarter of the time limit: 0.25 s hold 6 pairs of 40 ms. Five pairs of 2 s do not fit 0.1 s: none at all."""
     assert affordable_pairs(seconds, call_ns) == pairs
