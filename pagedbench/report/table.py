@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pagedbench.report.figures import duration, of_budget, three_digits
+from pagedbench.report.fitting import Fitted
 from pagedbench.report.story import machine
 from pagedbench.report.timing_table import timing_table
 from pagedbench.results.record import CellRecord, CheckDict, FindingDict
@@ -52,10 +53,10 @@ def make_console(*, stderr: bool = False) -> Console:
 
 def render(records: Sequence[CellRecord]) -> RenderableType:
     """The table, then failures, skips, expectations, warnings and a summary line, as far as there are any."""
-    parts: list[RenderableType] = [results_table(records)]
+    parts: list[RenderableType] = [Fitted(results_table(records))]
     times = timing_table(records)
     if times is not None:
-        parts += [Text(), times]
+        parts += [Text(), Fitted(times)]
     for section in (_failures, _skips, _expected, _warnings, _floors, _remarks, _checks_run):
         parts.extend(section(records))
     return Group(*parts, summary(records))
