@@ -280,9 +280,20 @@ def read_failure(error: BaseException) -> Failure:
         return Failure(Verdict.NO_REFERENCE, str(error), worker_is_spent=False)
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text:
         return Failure(Verdict.ERROR, f"ran out of memory ({first_line})", worker_is_spent=True)
-    if "CUDA error" in text or "CUDA_ERROR" in text:
+    if "CUDA error" in text or "CUDA_ERROR" in text or _cuda_context_is_dead():
         return Failure(Verdict.CRASHED, first_line, worker_is_spent=True)
     return Failure(Verdict.ERROR, error.message if isinstance(error, PagedbenchError) else first_line, False)
+
+
+def _cuda_context_is_dead() -> bool:
+    """Whether CUDA answers with an error: libraries word theirs in ways of their own, and some are another's before."""
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
 
 
 def as_dict(result: CheckResult) -> CheckDict:

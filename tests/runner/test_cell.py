@@ -152,3 +152,17 @@ def test_what_an_exception_means(error: Exception, verdict: Verdict, spent: bool
     assert failure.verdict is verdict
     assert failure.worker_is_spent is spent
     assert "\n" not in failure.message
+
+
+def test_an_error_that_left_a_dead_cuda_context_is_a_crash_however_its_library_words_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def dead() -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    error = RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", dead)
+    assert (read_failure(error).verdict, read_failure(error).worker_is_spent) == (Verdict.CRASHED, True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert (read_failure(error).verdict, read_failure(error).worker_is_spent) == (Verdict.ERROR, False)
