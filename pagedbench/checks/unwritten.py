@@ -51,6 +51,7 @@ def _unwritten(context: CheckContext) -> tuple[torch.Tensor, str]:
     prepared = context.prepare(fill=dataclasses.replace(fill, out=GUARD_PATTERN))
     with uninitialised_is_nan():
         first = _copied(context.execute(prepared).output)
+    del prepared  # one call's memory at a time beside the base's: a cell may nearly fill the device
     done = _on_finite_memory(context, dataclasses.replace(fill, out=FINITE_PATTERN), first)
     second, memory = done.output, done.prepared.call.out
     rows = (first.out.isnan() & ~second.out.isnan()).any(-1)
@@ -74,6 +75,7 @@ def _on_finite_memory(context: CheckContext, fill: Fill, first: Output) -> Execu
     done = context.execute(prepared)
     if primed.issuperset(tensor.data_ptr() for tensor in _tensors(done.output)):
         return done
+    del done, prepared
     prepared = context.prepare(fill=fill)
     with FilledAsAllocated():  # type: ignore[no-untyped-call]
         return context.execute(prepared)
