@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 
 from pagedbench.backends.base import Backend
-from pagedbench.backends.registry import find_backend
+from pagedbench.backends.registry import backends, find_backend
 from pagedbench.checks.base import Check, CheckContext, CheckResult
 from pagedbench.checks.blindness import blindness, unreached
 from pagedbench.checks.floor import floor
@@ -31,7 +31,7 @@ from pagedbench.runner.common import Common
 from pagedbench.runner.limits import limit_address_space
 from pagedbench.runner.paths import shorten_paths
 from pagedbench.runner.protocol import Job
-from pagedbench.runner.relations import checks_of
+from pagedbench.runner.relations import checks_of, mistyped_targets
 from pagedbench.runner.work import work_of
 from pagedbench.tensors.prepare import available_bytes, call_spec, estimate_bytes
 from pagedbench.timing.options import TimingOptions
@@ -136,6 +136,7 @@ class _Walk:
         self._conclude(results)
         appends = context.backend.traits_for(context.path).appends
         self._record.warnings.extend(blindness(context.scenario, context.layout))
+        self._record.warnings.extend(mistyped_targets(context.scenario, [b.name for b in backends()]))
         self._record.warnings.extend(unreached(context.scenario.override, context.path, appends))
         if self._record.verdict is Verdict.PASS and self._job.floor:
             with self._stage("its floor"):

@@ -5,12 +5,15 @@ The first two are checks that no suite has, since they say something only where 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 
 from pagedbench.backends.base import Output
 from pagedbench.checks.accuracy import judge
 from pagedbench.checks.base import Check, CheckContext, CheckResult
 from pagedbench.checks.registry import CHECKS, suite
+from pagedbench.errors import nearest
 from pagedbench.layout.build import build_layout
 from pagedbench.scenario.model import Scenario
 from pagedbench.tensors.bits import bits
@@ -34,6 +37,16 @@ def asked_by(scenario: Scenario, related: Scenario | None) -> list[Check]:
     if scenario.equals is not None:
         asked.append(Equals(related))
     return asked
+
+
+def mistyped_targets(scenario: Scenario, known: Collection[str]) -> list[str]:
+    """A warning for each target of `expect` that is no backend but nearly one: what it says would never be asked.
+
+    A backend that is merely not there is none: files are shared.
+    """
+    names = {e.target.partition(":")[0] for e in scenario.expect}
+    hints = {name: nearest(name, known) for name in sorted(names) if name not in known and not name.endswith(".py")}
+    return [f"expect: there is no backend '{name}', {hint}" for name, hint in hints.items() if hint]
 
 
 class Repeats:

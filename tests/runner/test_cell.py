@@ -128,6 +128,12 @@ def test_a_scenario_that_asks_for_a_graph_has_the_replay_checked_by_run_too() ->
     assert [c["check"] for c in record.checks].count("graph-replay") == 1
 
 
+def test_an_expectation_of_a_mistyped_backend_is_said_so_and_one_of_an_absent_backend_is_not() -> None:
+    text = SCENARIO.format(name="small") + "expect: {torhc: {fail: it is wrong}, someone-elses: {skip: too old}}\n"
+    record, _ = walk(text=text)
+    assert [w for w in record.warnings if "expect" in w] == ["expect: there is no backend 'torhc', did you mean torch?"]
+
+
 @pytest.mark.parametrize("within", ["bitwise", "budget"])
 def test_variants_that_must_be_equal_are_compared(within: str) -> None:
     matrix = f"matrix: {{cache.padding: [-1, 0]}}\nequals: {{variant: cache.padding=-1, within: {within}}}\n"
