@@ -48,16 +48,17 @@ for backend in "${backends[@]}"; do
     group[$name]=$!
 done
 
-running() { # the names of what is not over yet
+running() { # the names of what is not over yet; a group exists only from a moment after the start
     local name
     for name in "${!group[@]}"; do
-        kill -0 -- "-${group[$name]}" 2>/dev/null && echo "$name"
+        kill -0 "${group[$name]}" 2>/dev/null || kill -0 -- "-${group[$name]}" 2>/dev/null || continue
+        echo "$name"
     done
 }
 send() { # SIGNAL: to every process of what still runs
     local name
     for name in $(running); do
-        kill "-$1" -- "-${group[$name]}" 2>/dev/null
+        kill "-$1" -- "-${group[$name]}" 2>/dev/null || kill "-$1" "${group[$name]}" 2>/dev/null
     done
 }
 family() { # PID: all that it started, and all that these started; workers and compilers have sessions of their own
