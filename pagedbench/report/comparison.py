@@ -29,6 +29,7 @@ from pagedbench.report.crossover import (
     values_on,
 )
 from pagedbench.report.figures import duration, three_digits
+from pagedbench.report.fitting import Fitted
 from pagedbench.report.table import style_of
 from pagedbench.results.comparison import ComparisonRecord, PairRecord, SideRecord
 from pagedbench.words import Verdict
@@ -46,7 +47,7 @@ def render(records: Sequence[ComparisonRecord], *, layers: int | None = None) ->
     """Everything that a terminal of 100 columns shows."""
     parts: list[RenderableType] = []
     if len(records) <= MOST_ROWS:
-        parts.append(table(records, layers))
+        parts.append(Fitted(table(records, layers)))
     for group in grids_of(records):
         if len(group) > 1:
             parts.extend(crossover_map(group))
