@@ -14,7 +14,8 @@ Words = Annotated[
     typer.Argument(
         metavar="SIDE SIDE... SCENARIO...",
         help="Two or more sides, then scenarios. A side is a path (decode), a backend (flash-attn-3), both "
-        "(flash-attn-3:decode) or a Python file. Or two files of records: NEW.jsonl OLD.jsonl.",
+        "(flash-attn-3:decode) or a Python file. Or two files of records: NEW.jsonl OLD.jsonl. Or the one that "
+        "compare --json wrote, to be shown and drawn again.",
         show_default=False,
     ),
 ]

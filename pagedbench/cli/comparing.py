@@ -54,6 +54,11 @@ def compare(request: Request) -> int:
     if are_records(request.words):
         return _compare_records(request.words, across=request.across)
     _see_to_files(request)
+    if is_record(request.words):
+        records = read_comparisons(Path(request.words[0]))
+        make_console().print(render(records, layers=request.layers))
+        _write(request, records)
+        return _code(records)
     result = _run(request)
     if result.records:
         make_console().print(render(result.records, layers=request.layers))
@@ -62,8 +67,12 @@ def compare(request: Request) -> int:
         done = f"{len(result.records)} of {result.planned} comparisons were done"
         print(f"interrupted by {result.interrupted_by.name}: {done}", file=sys.stderr)
         return SIGNAL_EXIT + result.interrupted_by
-    undecided = any(record.message for record in result.records)
-    code = exit_code(side.verdict for record in result.records for side in record.sides)
+    return _code(result.records)
+
+
+def _code(records: Sequence[ComparisonRecord]) -> int:
+    undecided = any(record.message for record in records)
+    code = exit_code(side.verdict for record in records for side in record.sides)
     return 5 if undecided and code in (0, 3) else int(code)
 
 
@@ -133,12 +142,29 @@ def parse_sweep(text: str) -> tuple[str, list[object]]:
     return name.strip(), found
 
 
+def is_record(words: Sequence[str]) -> bool:
+    """Whether one file of comparisons is given, to be shown and drawn again."""
+    return len(words) == 1 and words[0].endswith(".jsonl")
+
+
+def read_comparisons(file: Path) -> list[ComparisonRecord]:
+    """What `compare --json` wrote. Raises `UsageError` for any other file."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        records = [ComparisonRecord.from_json(line) for line in lines if line.strip()]
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from None
+    if not records:
+        raise UsageError(f"{file} is empty", hint="give the file of compare --json")
+    return records
+
+
 def are_records(words: Sequence[str]) -> bool:
     """Whether two files of records are given. Raises `UsageError` where they are mixed with other words."""
     files = [word for word in words if word.endswith(".jsonl")]
-    if files and (len(files) != 2 or len(words) != 2):
+    if files and not is_record(words) and (len(files) != 2 or len(words) != 2):
         raise UsageError("records are compared two files at a time", hint="compare NEW.jsonl OLD.jsonl")
-    return bool(files)
+    return len(files) == 2
 
 
 def _compare_records(words: Sequence[str], *, across: bool) -> int:

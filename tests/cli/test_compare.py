@@ -12,6 +12,7 @@ import pytest
 from pagedbench.cli.comparing import are_records, is_scenario, parse_sweep, time_left
 from pagedbench.errors import UsageError
 from pagedbench.results.comparison import ComparisonRecord
+from tests.report.comparisons import comparison
 
 SMALL = """
 name: small
@@ -115,3 +116,21 @@ def test_folders_of_files_are_made(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert {file.name for file in (tmp_path / "new").iterdir()} == {"out.jsonl", "out.csv"}
+
+
+def test_the_file_that_compare_wrote_is_shown_and_drawn_again_anywhere(tmp_path):
+    """On a machine without the GPU that it was measured on."""
+    records = [comparison(300, 100, name=f"batch[keys={keys}]", batch=1, keys=keys) for keys in (128, 1024)]
+    (tmp_path / "out.jsonl").write_text("".join(record.to_json() + "\n" for record in records))
+    done = pagedbench("compare", "out.jsonl", "--csv", "out.csv", "--plot", "map.svg", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "decode wins all 2 cells" in done.stdout
+    assert (tmp_path / "map-crossover.svg").exists()
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 5
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    (tmp_path / "cells.jsonl").write_text('{"scenario": "docs-decode", "verdict": "PASS"}\n')
+    done = pagedbench("compare", "cells.jsonl", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "not a record of a comparison" in done.stderr
