@@ -14,6 +14,8 @@ def command(
     records: Annotated[
         list[Path], typer.Argument(help="Files of records, or folders of them (*.jsonl).", show_default=False)
     ],
+    require: o.Require = None,
+    strict: o.Strict = False,
     csv: o.CsvFile = None,
     markdown: o.MarkdownFile = None,
     junit: o.JunitFile = None,
@@ -29,19 +31,24 @@ def command(
             rich_help_panel="Output files",
         ),
     ] = None,
+    plot: o.PlotFile = None,
     github: Annotated[bool, typer.Option("--github", help="GitHub annotations and the job's step summary.")] = False,
 ) -> None:
     """Print the table of earlier runs again, and write reports from their records.
 
-    Judges nothing anew: exit code 0 whatever the records say, 2 if they cannot be read.
+    Judges nothing anew: exit code 0 whatever the records say, 2 if they cannot be read. `--require` and `--strict` are
+    no part of a record: say them again, and the reports show what they leave unmet.
     """
+    from pagedbench.cli.judging import Gate
     from pagedbench.cli.outputs import OutputFiles
     from pagedbench.report.table import make_console, render
     from pagedbench.results.store import read_records
 
     found = [record for file in _files(records) for record in read_records(file)]
     make_console().print(render(found))
-    OutputFiles(csv=csv, markdown=markdown, junit=junit, html=html, sarif=sarif, github=github).write(found)
+    unmet = Gate(require or (), strict).unmet(found, None)
+    files = OutputFiles(csv=csv, markdown=markdown, junit=junit, html=html, sarif=sarif, github=github, plot=plot)
+    files.write(found, unmet)
     if parquet is not None:
         from pagedbench.report.parquet import write_parquet
 

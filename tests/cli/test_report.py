@@ -45,6 +45,13 @@ def test_makes_every_form_again(records: Path, tmp_path: Path) -> None:
     assert not [p for p in (tmp_path / "new").iterdir() if p.name.startswith(".")]
 
 
+def test_requirements_said_again_show_in_the_reports(records: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    result = CliRunner().invoke(app, ["report", str(records), "--require", "fa9", "--html", str(page)])
+    assert result.exit_code == 0
+    assert "fa9 is required, but no cell was run with it" in page.read_text()
+
+
 def test_reads_several_files_and_folders_of_them(records: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["report", str(records), str(tmp_path)])
     assert "10 cells" in result.stdout

@@ -31,7 +31,7 @@ def test_five_bad_kernels_and_a_good_one_get_six_right_verdicts(
     bad = ("wrong", "segfault", "hanging", "aborting", "hungry")
     records = tmp_path / "records.jsonl"
     begun = time.monotonic()
-    arguments = ("--timeout", 10, "--json", records, *backends(*bad, "good"))
+    arguments = ("--timeout", 6, "--json", records, *backends(*bad, "good"))
     run = start("run", scenario_file("small"), "--no-timing", *arguments)
     out, err = run.communicate(timeout=100)
     assert time.monotonic() - begun < 60
@@ -47,7 +47,8 @@ def test_five_bad_kernels_and_a_good_one_get_six_right_verdicts(
     segfault, hang, abort, hungry = found[1:5]
     assert segfault.message == "segmentation fault (SIGSEGV), in the check accuracy"
     assert "about to read address 0" in segfault.stderr
-    assert hang.message == "no answer within 10 s, in the check accuracy"
+    assert hang.message == "no answer within 6 s, in the check accuracy"
+    assert "in hanging_decode" in hang.stderr
     assert abort.message == "abort() was called (SIGABRT), in the check accuracy"
     assert "ran out of memory" in hungry.message
     assert run.returncode == ExitCode.WRONG
@@ -120,16 +121,16 @@ def test_an_interrupt_leaves_complete_records_a_table_and_no_orphans(
 
 def test_kill_9_loses_the_cell_in_flight_and_resume_goes_on(start: Start, scenario_file: Write, tmp_path: Path) -> None:
     records = tmp_path / "records.jsonl"
-    names = [f"s{i}" for i in range(6)]
+    names = [f"s{i}" for i in range(4)]
     arguments = ("run", scenario_file(*names), "--no-timing", "--json", records, *backends("slow"))
     run = start(*arguments)
-    _wait_for_records(records, 2)
+    _wait_for_records(records, 1)
     family = _family(run)
     run.kill()
     run.communicate(timeout=10)
     _assert_gone(family)
     kept = read_unfinished(records)
-    assert 2 <= len(kept) < 6
+    assert 1 <= len(kept) < 4
 
     again = start(*arguments, "--resume")
     out, err = again.communicate(timeout=60)
@@ -137,4 +138,4 @@ def test_kill_9_loses_the_cell_in_flight_and_resume_goes_on(start: Start, scenar
     finished = read_records(records)
     assert sorted(r.scenario for r in finished) == names
     assert [r.run for r in finished[: len(kept)]] == [r.run for r in kept]
-    assert "6 cells: 6 PASS" in out
+    assert "4 cells: 4 PASS" in out

@@ -47,14 +47,12 @@ def wrong_varlen(**arguments):
 ARGUMENTS = ["q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "softmax_scale", "causal", "window_size"]
 
 
-def run(
-    tmp_path: Path, wanted: Scenario, function: str, more: tuple[str, ...] = ()
-) -> subprocess.CompletedProcess[str]:
+def start(tmp_path: Path, wanted: Scenario, function: str, more: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     (tmp_path / "kernel.py").write_text(KERNEL)
     call = function_call(tmp_path / "kernel.py", function, [*ARGUMENTS, *more])
-    file = tmp_path / "repro.py"
+    file = tmp_path / f"repro_{function}.py"
     file.write_text(script(wanted, build_layout(wanted), AttnPath.VARLEN, call, "A title."))
-    return subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=False)
+    return subprocess.Popen([sys.executable, str(file)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 CASES = [
@@ -68,11 +66,12 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("wanted", "more"), CASES, ids=range(len(CASES)))
 def test_a_right_kernel_exits_0_and_a_wrong_one_1(tmp_path: Path, wanted: Scenario, more: tuple[str, ...]) -> None:
-    right = run(tmp_path, wanted, "my_varlen", more)
-    assert right.returncode == 0, right.stdout + right.stderr
-    wrong = run(tmp_path, wanted, "wrong_varlen", more)
-    assert wrong.returncode == 1, wrong.stdout + wrong.stderr
-    assert "WRONG" in wrong.stdout
+    right, wrong = (start(tmp_path, wanted, function, more) for function in ("my_varlen", "wrong_varlen"))
+    told = right.communicate(timeout=100)[0]
+    assert right.returncode == 0, told
+    told = wrong.communicate(timeout=100)[0]
+    assert wrong.returncode == 1, told
+    assert "WRONG" in told
 
 
 def test_a_library_is_called_by_its_own_names() -> None:
