@@ -214,7 +214,9 @@ class UserBackend(Backend):
         kernel = self._kernels.get(path)
         if kernel is None:
             return self.traits
-        inferred = replace(self.traits, appends=kernel.appends, returns_lse=False)
+        inferred = replace(
+            self.traits, appends=kernel.appends, returns_lse=False, lse_note="if the function returns one"
+        )
         return replace(inferred, **kernel.declaration.traits)
 
     def plan(self, call: Call) -> Any:

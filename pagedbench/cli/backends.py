@@ -81,7 +81,7 @@ def _traits(backend: Backend) -> dict[str, str]:
         leaks = [region for region, contract in traits.nan_regions.items() if contract == "may-leak"]
         sentences = {
             "append": _who_appends(path, traits),
-            "LSE": traits.lse_note if traits.returns_lse else "not returned",
+            "LSE": traits.lse_note,
             "repeatable": "equal calls give equal bits" if traits.repeatable else "equal calls may differ in bits",
             "NaN": f"may leak from {', '.join(leaks)}" if leaks else "leaks from no slot that must not be read",
         }

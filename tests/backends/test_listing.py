@@ -66,6 +66,13 @@ def test_what_an_import_raises_becomes_a_sentence(error: Exception, words: str) 
     assert words in sentence(error)
 
 
+def test_the_lse_of_a_users_function_is_not_denied(tmp_path: Path) -> None:
+    """Whether a plain function returns one shows when it is called."""
+    (tmp_path / "mine.py").write_text("def my_decode(q, k_cache, v_cache): ...")
+    said = json.loads(CliRunner().invoke(app, ["backends", f"{tmp_path}/mine.py:my_decode", "--json"]).output)
+    assert said[0]["traits"]["LSE"] == "if the function returns one"
+
+
 BROKEN = {
     "symbol": ("raise ImportError('/x.so: undefined symbol: _ZN3c10')", "built for another torch"),
     "shared": ("raise OSError('libcudart.so.13: cannot open shared object file')", "libcudart.so.13 is not there"),
