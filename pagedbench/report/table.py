@@ -138,13 +138,14 @@ def failure_lines(record: CellRecord, findings: int = 3) -> Iterator[str]:
     if record.failed_checks and record.message not in [c["message"] for c in record.failed_checks]:
         yield record.message
     yield from (f"diagnosis: {d['sentence']}" for d in record.diagnosis[:2])
-    if record.verdict in (Verdict.CRASHED, Verdict.TIMED_OUT):
-        yield from _last_words(record.stderr)
+    yield from last_words(record)
 
 
-def _last_words(stderr: str) -> Iterator[str]:
+def last_words(record: CellRecord) -> Iterator[str]:
     """What a lost worker said last of its own, and the place in the user's code where it stood."""
-    said, stack, frames = stderr.partition("Current thread ")
+    if record.verdict not in (Verdict.CRASHED, Verdict.TIMED_OUT):
+        return
+    said, stack, frames = record.stderr.partition("Current thread ")
     own = [line for line in said.splitlines() if line.strip() and not _STACK.match(line)]
     if own:
         yield f"stderr: {own[-1]}"

@@ -288,7 +288,7 @@ def read_failure(error: BaseException) -> Failure:
 
 def _cuda_context_is_dead() -> bool:
     """Whether CUDA answers with an error: libraries word theirs in ways of their own, and some are another's before."""
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False
     try:
         torch.cuda.synchronize()

@@ -68,8 +68,13 @@ def wrong(**fields: Any) -> CellRecord:
 
 
 def crashed(**fields: Any) -> CellRecord:
-    given = {"backend": "bad.py:abort_decode", "message": "abort() was called (SIGABRT)", **fields}
-    return record(Verdict.CRASHED, stderr="Fatal Python error: Aborted\nframe", **given)
+    given = {
+        "backend": "bad.py:abort_decode",
+        "message": "abort() was called (SIGABRT)",
+        "stderr": "Fatal Python error: Aborted\nframe",
+        **fields,
+    }
+    return record(Verdict.CRASHED, **given)
 
 
 def skipped(**fields: Any) -> CellRecord:

@@ -13,7 +13,7 @@ from pagedbench.report.page.markup import Safe, picture, tag
 from pagedbench.report.page.page import html_page
 from pagedbench.report.page.speed import Axis, Line, axis_for, ticks
 from pagedbench.results.record import CellRecord
-from tests.report.records import HOSTILE, everything, hostile, passed, skipped, timed, wrong
+from tests.report.records import HOSTILE, crashed, everything, hostile, passed, skipped, timed, wrong
 
 VOID = {"meta", "img", "input"}
 
@@ -54,6 +54,12 @@ def test_what_is_unmet_comes_first_escaped_and_the_headline_is_red() -> None:
     assert Outline(page).open == []
     assert '<h1 class="bad">1 requirement not met; the cell passed</h1>' in page
     assert page.index("&lt;fa3&gt; is required") < page.index('id="all"')
+
+
+def test_a_crash_is_shown_with_the_place_in_the_users_code() -> None:
+    frames = 'File "<python>/ctypes.py", line 5 in string_at\n  File "bad.py", line 7 in <lambda>'
+    page = html_page([crashed(backend="bad.py:f", stderr=f"Current thread 0x1 (most recent call first):\n  {frames}")])
+    assert '<p class="sentence">at bad.py, line 7, in &lt;lambda&gt;</p>' in page
 
 
 def test_loads_nothing_from_anywhere() -> None:

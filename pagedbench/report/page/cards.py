@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from pagedbench.report.page.markup import Safe, folded, picture, tag
 from pagedbench.report.story import failures_first, reproduce, standing
+from pagedbench.report.table import last_words
 from pagedbench.results.record import CellRecord, CheckDict, FindingDict
 from pagedbench.words import Verdict
 
@@ -37,7 +38,7 @@ def card(record: CellRecord) -> Safe:
     """One failed cell."""
     head = tag("h3", badge(record.verdict), " ", record.scenario, " ", tag("span", record.target, class_="target"))
     failed = record.failed_checks
-    sentences = [record.message] if record.message and not failed else []
+    sentences = [*([record.message] if record.message and not failed else []), *last_words(record)]
     return tag(
         "article",
         head,
