@@ -49,16 +49,19 @@ class BlockLists:
 
     @classmethod
     def of(cls, call: Call) -> BlockLists:
-        """From the block table. Entries below a window may be rubbish; a list must be legal, so they become block 0."""
+        """From the block table. Entries below a window may be rubbish, and a list must be legal: the sequence's first
+        legal block stands in for them, since what a masked key holds may leak, and must not be another sequence's."""
         host, size = host_arrays(call), call.spec.block_size
         blocks = (host.total_seqlens + size - 1) // size
         indptr = torch.zeros(len(blocks) + 1, dtype=torch.int32)
         torch.cumsum(blocks, 0, out=indptr[1:])
         listed = torch.arange(host.block_table.shape[1])[None, :] < blocks[:, None]
-        indices = host.block_table[listed].int()
-        legal = (indices >= 0) & (indices < call.spec.num_blocks)
+        table = host.block_table.int()
+        legal = (table >= 0) & (table < call.spec.num_blocks)
+        first = (legal & listed).int().argmax(1, keepdim=True) if table.numel() else table.long()
+        table = torch.where(legal, table, table.gather(1, first).clamp(0, call.spec.num_blocks - 1))
         last_len = (host.total_seqlens - (blocks - 1).clamp(min=0) * size).int()
-        return cls(indptr, torch.where(legal, indices, 0).contiguous(), last_len)
+        return cls(indptr, table[listed].contiguous(), last_len)
 
 
 class FlashInferBackend(LibraryBackend):

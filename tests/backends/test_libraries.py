@@ -253,6 +253,16 @@ def test_flashinfer_lists_blocks(use: Any) -> None:
     assert seen["indices"].dtype == torch.int32
 
 
+def test_flashinfers_lists_have_a_block_of_the_sequence_where_the_table_is_rubbish(use: Any) -> None:
+    """Below a window nobody needs an entry, but a list must be legal, and a masked key of a stranger could leak."""
+    made = make(replace(HALF, block_size=32, cached_lens=(30, 31, 70), window_size=(3, 0)), AttnPath.DECODE)
+    table = made.call.block_table
+    table[2, 0], table[2, 1] = -1, 10_000
+    made.call.host = None
+    seen = _seen(use, FlashInferBackend(), fakes.flashinfer, made)
+    assert seen["indices"].tolist() == [table[0, 0], table[1, 0], *[table[2, 2]] * 3]
+
+
 def test_a_plan_that_hides_its_keywords_gets_them_all(use: Any) -> None:
     """The softmax scale would otherwise be left out without a word."""
     seen = _seen(use, FlashInferBackend(), fakes.flashinfer_0_7, make(HALF, AttnPath.DECODE))
