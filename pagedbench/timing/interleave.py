@@ -27,6 +27,7 @@ from pagedbench.timing.throttle import Governor, NoGovernor, make_governor
 
 LEAST_ROUNDS = 60
 """Rounds below which a bootstrap knows too little of its own tails."""
+HOST_TURNS = 8
 Round = tuple[CallTime, ...]
 
 
@@ -81,7 +82,7 @@ def interleave(
     with host_care(clock) as care:
         expected = warm_up(jobs, clock, options.warmup_seconds)
         found = _rounds(jobs, expected, cache, options, clock, governor)
-        hosts = _host_times(jobs, cache, clock, found)
+        hosts = _host_times(jobs, cache, clock, found, calls_at_a_time(options.max_seconds, expected))
         apart = _stages_apart(sides, found, expected, cache, options, clock)
     found.notes.extend(care.notes)
     measurements = tuple(
@@ -119,14 +120,22 @@ def _ratio_known(draws: Sequence[Round], a: int, b: int, options: TimingOptions)
     return not ratios or median_interval(ratios, options.compare_confidence).half_width <= options.precision
 
 
-def _host_times(jobs: Sequence[Job], cache: CacheState, clock: Clock, found: Collected[Round]) -> list[list[float]]:
+def calls_at_a_time(most_seconds: float, round_ns: float) -> int:
+    """How many calls of a side to start one after the other: 10, or fewer where all turns would take longer than a
+    quarter of the time limit."""
+    return max(1, min(10, int(most_seconds * 1e9 / 4 / HOST_TURNS / max(round_ns, 1.0))))
+
+
+def _host_times(
+    jobs: Sequence[Job], cache: CacheState, clock: Clock, found: Collected[Round], calls: int
+) -> list[list[float]]:
     """Host time of each side's calls, a few at a time in turn; the kernel's own where that is the same thing."""
     if not clock.asynchronous:
         return [[draw[index].span for draw in found.draws] for index in range(len(jobs))]
     times: list[list[float]] = [[] for _ in jobs]
-    for _ in range(8):
+    for _ in range(HOST_TURNS):
         for index, job in enumerate(jobs):
-            times[index].extend(clock.host_times([job] * 10, cache))
+            times[index].extend(clock.host_times([job] * calls, cache))
     return times
 
 

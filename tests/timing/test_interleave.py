@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pagedbench.timing.fake import FakeClock, FakeDevice, FakeStage
-from pagedbench.timing.interleave import Side, interleave
+from pagedbench.timing.interleave import Side, calls_at_a_time, interleave
 from pagedbench.timing.measure import Subject
 from pagedbench.timing.options import TimingOptions
 
@@ -87,3 +87,10 @@ def test_a_side_that_is_wrong_after_timing_is_marked_and_in_no_pair():
 
 def test_sides_without_device_work_are_no_different():
     assert compare(lambda d: 0.0, lambda d: 0.0).pairs[0].comparison.verdict == "no difference shown"
+
+
+def test_long_calls_are_started_less_often_to_time_the_host():
+    """8 turns of rounds of 10 ms: a quarter of 0.1 s holds not one call a turn, one of 4 s holds 12, of which 10 do."""
+    assert calls_at_a_time(0.1, 10e6) == 1
+    assert calls_at_a_time(4.0, 10e6) == 10
+    assert calls_at_a_time(1.0, 10e6) == 3
