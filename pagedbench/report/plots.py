@@ -73,13 +73,18 @@ def plot_entries(entries: Sequence[Entry], caption: str, file: Path) -> list[Pat
     """Bars, and, where there is something to show, the roofline and the stages."""
     if not entries:
         return []
-    drawn = list(_save(bars_figure(entries[:MOST_BARS], caption), file, "bars"))
+    drawn = list(_save(bars_figure(entries[:MOST_BARS], _cut(caption, entries)), file, "bars"))
     if any(entry.measurement.roofline for entry in entries):
         drawn.extend(_save(roofline_figure(entries, caption), file, "roofline"))
     staged = [entry for entry in entries if len(entry.measurement.stages) > 1]
     if staged:
-        drawn.extend(_save(stages_figure(staged[:MOST_BARS], caption), file, "stages"))
+        drawn.extend(_save(stages_figure(staged[:MOST_BARS], _cut(caption, staged)), file, "stages"))
     return drawn
+
+
+def _cut(caption: str, entries: Sequence[Entry]) -> str:
+    """The caption of a picture that has room for some of the calls only."""
+    return caption if len(entries) <= MOST_BARS else f"{caption}  ·  the first {MOST_BARS} of {len(entries)} calls"
 
 
 def require_picture_form(file: Path) -> None:
