@@ -8,8 +8,8 @@
         pagedbench_check(my_decode)
 
 or, with `pytest --pagedbench-backend my_kernels.py:my_decode`, just `pagedbench_check()`. Cells run in pytest's own
-process, so that a debugger works; a kernel that may crash the process is better judged by `pagedbench check`, which
-isolates it. Nothing heavy is imported before a test asks for it.
+process, so that a debugger works; with `--pagedbench-isolate` in a worker process, so that a kernel that crashes or
+hangs fails its own test and no other. Nothing heavy is imported before a test asks for it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pagedbench.errors import PagedbenchError
 if TYPE_CHECKING:
     from pagedbench.backends.base import Backend
     from pagedbench.results.record import CellRecord
+    from pagedbench.runner.pool import Workers
     from pagedbench.scenario.model import Scenario
 
 MARK = "pagedbench_scenarios"
@@ -54,6 +55,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--pagedbench-device", default="auto", metavar="DEVICE", help="auto, cpu or cuda")
     group.addoption("--pagedbench-suite", default="quick", choices=("run", "quick", "full"), help="how much is checked")
+    group.addoption(
+        "--pagedbench-isolate",
+        action="store_true",
+        help="judge in a worker process: a kernel that crashes or hangs fails its own test and no other",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -98,9 +104,24 @@ def pagedbench_backend(request: pytest.FixtureRequest) -> str | None:
     return getattr(request, "param", None)
 
 
+@pytest.fixture(scope="session")
+def pagedbench_workers(request: pytest.FixtureRequest) -> Iterator[Workers | None]:
+    """The worker processes of `--pagedbench-isolate`, shared by all tests; None without it."""
+    if not request.config.getoption("--pagedbench-isolate"):
+        yield None
+        return
+    from pagedbench.runner.pool import WorkerOptions, Workers
+
+    with Workers(WorkerOptions(request.config.getoption("--pagedbench-device"))) as workers:
+        yield workers
+
+
 @pytest.fixture
 def pagedbench_check(
-    request: pytest.FixtureRequest, pagedbench_scenario: Scenario | None, pagedbench_backend: str | None
+    request: pytest.FixtureRequest,
+    pagedbench_scenario: Scenario | None,
+    pagedbench_backend: str | None,
+    pagedbench_workers: Workers | None,
 ) -> Callable[..., list[CellRecord]]:
     """A function that judges a kernel: `pagedbench_check(kernel, scenario)`.
 
@@ -118,7 +139,13 @@ def pagedbench_check(
         if scenario is None:
             pytest.fail("which scenario? pass it to pagedbench_check, or use @pagedbench_scenarios", pytrace=False)
         try:
-            records = _judge(kernel, scenario, request.config)
+            scenarios = _load([scenario]) if isinstance(scenario, str) else [scenario]
+            suite = request.config.getoption("--pagedbench-suite")
+            if pagedbench_workers is None:
+                device = request.config.getoption("--pagedbench-device")
+                records = _judge_here(kernel, scenarios, suite, device)
+            else:
+                records = _judge_apart(kernel, scenarios, suite, pagedbench_workers)
         except PagedbenchError as error:
             told = _told(error)
         else:
@@ -129,18 +156,34 @@ def pagedbench_check(
     return check
 
 
-def _judge(kernel: Any, scenario: Scenario | str, config: pytest.Config) -> list[CellRecord]:
-    """A record for each path of the kernel and each scenario that the name means."""
+def _judge_apart(kernel: Any, scenarios: Sequence[Scenario], suite: str, workers: Workers) -> list[CellRecord]:
+    """The same as `_judge_here` in a worker process, which finds the kernel by its name."""
+    from pagedbench.runner.cells import JudgeOptions, plan
+    from pagedbench.runner.outcome import apply_expectation
+
+    name = kernel if isinstance(kernel, str) else _name_of(kernel)
+    if "<" in name:
+        pytest.fail(f"{name} cannot be judged in a worker process: move it to the top of its file", pytrace=False)
+    options = JudgeOptions("run" if suite == "run" else "check", suite, workers.device)
+    records = []
+    for cell in plan(scenarios, workers.resolve([name], ["all"])):
+        record = workers.judge(cell.job(options), cell.target.compile_seconds, lambda stage: None)
+        cell.describe(record, options, workers.environment, "")
+        apply_expectation(record, cell.scenario.expect)
+        records.append(record)
+    return records
+
+
+def _judge_here(kernel: Any, scenarios: Sequence[Scenario], suite: str, wanted_device: str) -> list[CellRecord]:
+    """A record for each path of the kernel and each scenario."""
     from pagedbench.runner.cell import judge
     from pagedbench.runner.environment import choose_device
     from pagedbench.runner.outcome import apply_expectation
     from pagedbench.runner.paths import shorten_paths
     from pagedbench.runner.protocol import Job
 
-    device = choose_device(config.getoption("--pagedbench-device"))
-    suite = config.getoption("--pagedbench-suite")
+    device = choose_device(wanted_device)
     backend, paths = _resolve(kernel)
-    scenarios = _load([scenario]) if isinstance(scenario, str) else [scenario]
     records = []
     with _address_space_kept():
         for one in scenarios:

@@ -100,6 +100,34 @@ def test_a_failure_reads_like_the_terminals(repository: pytest.Pytester) -> None
     result.stdout.no_fnmatch_line("*pytest_plugin.py*")
 
 
+def test_isolated_a_kernel_that_ends_its_process_fails_its_own_test_and_no_other(repository: pytest.Pytester) -> None:
+    crashing = """
+import os
+from pagedbench.pytest_plugin import pagedbench_scenarios
+from kernels import good_decode
+
+def abort_decode(q):
+    os.abort()
+
+@pagedbench_scenarios("small.yaml")
+def test_a(pagedbench_check):
+    pagedbench_check(abort_decode)
+
+@pagedbench_scenarios("small.yaml")
+def test_b(pagedbench_check):
+    pagedbench_check(good_decode)
+"""
+    result = run(repository, crashing, "--pagedbench-isolate")
+    result.assert_outcomes(failed=1, passed=1, skipped=2)
+    result.stdout.fnmatch_lines(
+        [
+            "CRASHED small test_it.py:abort_decode:decode",
+            "  abort() was called (SIGABRT), in the check accuracy",
+            "  at test_it.py, line *, in abort_decode",
+        ]
+    )
+
+
 def test_an_exception_of_the_kernel_keeps_its_message_and_place(repository: pytest.Pytester) -> None:
     result = run(repository, FIVE_LINES.replace("KERNEL", "raising_decode"))
     result.stdout.fnmatch_lines(["ERROR small *", "*page size 4 is not supported*", "*in raising_decode*"])
