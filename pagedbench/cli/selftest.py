@@ -6,16 +6,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pagedbench.cli.options import Device
+from pagedbench.words import ExitCode
 
 if TYPE_CHECKING:
     from pagedbench.faults.fault import Fault
+    from pagedbench.runner.selftest import Trialled
 
 _SECONDS_BETWEEN_LINES = 15.0
 
@@ -32,7 +34,7 @@ def command(
     jobs: Annotated[
         int,
         typer.Option(
-            "--jobs", "-j", min=0, help="Processes on the CPU. Default: one a core, at most 4.", show_default=False
+            "--jobs", "-j", min=0, help="Processes at a time. Default: one a core, at most 4.", show_default=False
         ),
     ] = 0,
     explain: Annotated[bool, typer.Option("--list", help="Print what the faults are, and run nothing.")] = False,
@@ -63,28 +65,47 @@ def command(
 
 
 def _run(faults: Sequence[Fault], device: str, lengths: Sequence[int], jobs: int, file: Path | None) -> None:
-    import json
-
     from pagedbench.checks.registry import CHECKS
     from pagedbench.faults.scenarios import trials
-    from pagedbench.report.kill_matrix import record, summary, table
+    from pagedbench.report.kill_matrix import summary, table
     from pagedbench.report.table import make_console
-    from pagedbench.runner.selftest import run_in_parallel, run_selftest
+    from pagedbench.runner.selftest import count, run_in_parallel, run_selftest
 
-    chosen = trials(lengths)
-    with _progress(len(chosen) * (len(faults) + 1)) as advance:
-        if device == "cpu" and jobs > 1:
-            results = list(run_in_parallel(lengths, faults, jobs, advance))
-        else:
-            results = list(run_selftest(chosen, faults, device, progress=advance))
-    if file is not None:
-        file.write_text("".join(json.dumps(record(result)) + "\n" for result in results), encoding="utf-8")
+    chosen = trials(lengths, device)
+    expected = count(chosen, faults)
+    results: list[Trialled] = []
+    with _progress(expected) as advance, _records(file) as keep, suppress(KeyboardInterrupt):
+        made = (
+            run_in_parallel(lengths, faults, device, jobs, advance)
+            if jobs > 1
+            else run_selftest(chosen, faults, device, progress=advance)
+        )
+        for result in made:
+            results.append(result)
+            keep(result)
     console = make_console()
     console.print(table(results, list(CHECKS)))
     for line in summary(results):
         console.print(line, markup=False)
     if any(result.failed for result in results):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.WRONG)
+    if len(results) < expected:
+        console.print(f"interrupted: {len(results)} of {expected} pairs were tried", markup=False)
+        raise typer.Exit(ExitCode.UNDECIDED)
+
+
+@contextmanager
+def _records(file: Path | None) -> Iterator[Callable[[Trialled], None]]:
+    """Writes a record as each result is made, so that an interrupted run keeps what it had."""
+    import json
+
+    from pagedbench.report.kill_matrix import record
+
+    if file is None:
+        yield lambda result: None
+        return
+    with file.open("w", encoding="utf-8", buffering=1) as stream:
+        yield lambda result: print(json.dumps(record(result)), file=stream)
 
 
 @contextmanager

@@ -19,14 +19,22 @@ batch: {{query_lens: [1, 1], cached_lens: [{cached}, {half}]}}
 cache: {{block_size: 16}}
 attention: {{num_heads: 8, num_kv_heads: 2, head_dim: 64, dtype: bfloat16, sinks: {sink}}}
 """
+_BIG_POOL = """
+name: big-pool
+about: A pool of more than 2³¹ elements, and a sequence in its last blocks.
+batch: {query_lens: [1, 1], cached_lens: [300, 70]}
+cache: {block_size: 256, num_blocks: 8200, block_table: [[8197, 8194], [3, -1]]}
+attention: {num_heads: 8, num_kv_heads: 8, head_dim: 128, dtype: bfloat16}
+"""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A scenario on one path."""
+    """A scenario on one path. `only` names the faults that it is for, where it is not for all."""
 
     scenario: Scenario
     path: AttnPath
+    only: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -34,15 +42,19 @@ class Trial:
         return f"{self.scenario.name}:{self.path}"
 
 
-def trials(lengths: Sequence[int] = ()) -> list[Trial]:
-    """The small set, and a decode step of each length. UsageError for a length below 2."""
+def trials(lengths: Sequence[int] = (), device: str = "cpu") -> list[Trial]:
+    """The small set, and a decode step of each length; on a GPU, which has the memory, a pool that 32 bits cannot
+    address. UsageError for a length below 2."""
     from pagedbench.scenario.loader import loads
 
     small = loads(files("pagedbench.faults").joinpath(_FILE).read_text(encoding="utf-8"), _FILE)
     long = [loads(_long(keys))[0] for keys in lengths]
     found = [Trial(scenario, _path(scenario)) for scenario in [*small, *long]]
     ragged = next(trial.scenario for trial in found if trial.scenario.name == "ragged")
-    return [*found, Trial(ragged, AttnPath.VARLEN), Trial(_with_alibi(ragged), AttnPath.PAGED_VARLEN)]
+    found += [Trial(ragged, AttnPath.VARLEN), Trial(_with_alibi(ragged), AttnPath.PAGED_VARLEN)]
+    if device == "cuda":
+        found.append(Trial(loads(_BIG_POOL)[0], AttnPath.DECODE, frozenset({"int32-overflow"})))
+    return found
 
 
 def _long(keys: int) -> str:

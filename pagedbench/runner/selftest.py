@@ -77,26 +77,35 @@ def run_selftest(
     names = list(CHECKS) if checks is None else list(checks)
     for trial in chosen:
         right = context_for(trial, None, device)
-        for fault in (None, *faults):
+        for fault in (None, *_meant(trial, faults)):
             progress(f"{trial.name} {fault.name if fault else 'right kernel'}")
             yield _try(trial, fault, planted_in(right, fault), names)
 
 
+def count(chosen: Sequence[Trial], faults: Sequence[Fault]) -> int:
+    """How many results a run gives."""
+    return sum(1 + len(_meant(trial, faults)) for trial in chosen)
+
+
+def _meant(trial: Trial, faults: Sequence[Fault]) -> list[Fault]:
+    return [fault for fault in faults if not trial.only or fault.name in trial.only]
+
+
 def run_in_parallel(
-    lengths: Sequence[int], faults: Sequence[Fault], jobs: int, progress: Progress = lambda label: None
+    lengths: Sequence[int], faults: Sequence[Fault], device: str, jobs: int, progress: Progress = lambda label: None
 ) -> Iterator[Trialled]:
-    """The same on the CPU in `jobs` processes, a trial each; `progress` is called for each fault as its trial is done.
+    """The same in `jobs` processes, a trial each; `progress` is called for each fault as its trial is done.
 
     Faults hold functions and cannot be sent: they travel by name.
     """
     names = [fault.name for fault in faults]
-    chosen = trials(lengths)
+    chosen = trials(lengths, device)
     with ProcessPoolExecutor(
         jobs, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
     ) as pool:
         # Costly trials first, so that none is left to run alone at the end.
         order = sorted(range(len(chosen)), key=lambda index: -sum(chosen[index].scenario.batch.cached_lens))
-        futures = {index: pool.submit(_one_trial, tuple(lengths), index, names) for index in order}
+        futures = {index: pool.submit(_one_trial, tuple(lengths), device, index, names) for index in order}
         for index, trial in enumerate(chosen):
             for name, can, outcomes in futures[index].result():
                 progress(f"{trial.name} {name or 'right kernel'}")
@@ -104,10 +113,10 @@ def run_in_parallel(
 
 
 def _one_trial(
-    lengths: Sequence[int], index: int, names: Sequence[str]
+    lengths: Sequence[int], device: str, index: int, names: Sequence[str]
 ) -> list[tuple[str | None, str, dict[str, str]]]:
     """In a process of its own: the results of one trial, as plain values."""
-    results = run_selftest([trials(lengths)[index]], [find_fault(name) for name in names], "cpu")
+    results = run_selftest([trials(lengths, device)[index]], [find_fault(name) for name in names], device)
     return [(r.fault.name if r.fault else None, r.power.value, r.outcomes) for r in results]
 
 
