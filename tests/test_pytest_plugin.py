@@ -48,7 +48,7 @@ attention: {num_heads: 2, num_kv_heads: 1, head_dim: 16}
 """
 FIVE_LINES = """
 from pagedbench.pytest_plugin import pagedbench_scenarios
-from kernels import KERNEL
+from plugin_kernels import KERNEL
 
 @pagedbench_scenarios("small.yaml")
 def test_kernel(pagedbench_check):
@@ -67,7 +67,7 @@ def everything_loaded() -> None:
 @pytest.fixture
 def repository(pytester: pytest.Pytester) -> pytest.Pytester:
     """A kernel repository with kernels, a file of scenarios, and no pagedbench settings."""
-    pytester.makepyfile(kernels=KERNELS)
+    pytester.makepyfile(plugin_kernels=KERNELS)
     pytester.makefile(".yaml", small=SCENARIO)
     pytester.syspathinsert()
     return pytester
@@ -91,10 +91,10 @@ def test_a_failure_reads_like_the_terminals(repository: pytest.Pytester) -> None
     result.assert_outcomes(failed=1, skipped=1)
     result.stdout.fnmatch_lines(
         [
-            "MISMATCH small kernels.py:wrong_decode:decode",
+            "MISMATCH small plugin_kernels.py:wrong_decode:decode",
             "  accuracy: sequence *times the budget*",
             "  written in small.yaml:1:7",
-            "  again: pagedbench run small.yaml --backend kernels.py:wrong_decode:decode --device cpu",
+            "  again: pagedbench run small.yaml --backend plugin_kernels.py:wrong_decode:decode --device cpu",
         ]
     )
     result.stdout.no_fnmatch_line("*pytest_plugin.py*")
@@ -104,7 +104,7 @@ def test_isolated_a_kernel_that_ends_its_process_fails_its_own_test_and_no_other
     crashing = """
 import os
 from pagedbench.pytest_plugin import pagedbench_scenarios
-from kernels import good_decode
+from plugin_kernels import good_decode
 
 def abort_decode(q):
     os.abort()
@@ -139,18 +139,23 @@ def test_the_kernel_may_come_from_the_command_line(repository: pytest.Pytester) 
         records = pagedbench_check(scenario="small.yaml")
         assert records[0].worst_error < 1
     """
-    options = ("--pagedbench-backend", "kernels.py:good_decode", "--pagedbench-backend", "kernels.py:wrong_decode")
+    options = (
+        "--pagedbench-backend",
+        "plugin_kernels.py:good_decode",
+        "--pagedbench-backend",
+        "plugin_kernels.py:wrong_decode",
+    )
     result = run(repository, test, *options)
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["FAILED*test_kernel?kernels.py:wrong_decode?*"])
+    result.stdout.fnmatch_lines(["FAILED*test_kernel?plugin_kernels.py:wrong_decode?*"])
 
 
 def test_a_function_within_a_test_is_a_kernel_too(repository: pytest.Pytester) -> None:
     test = """
-    import kernels
+    import plugin_kernels
     def test_kernel(pagedbench_check):
         def my_decode(q, k_cache, v_cache, block_table, total_seqlens, softmax_scale):
-            return kernels.good_decode(q, k_cache, v_cache, block_table, total_seqlens, softmax_scale)
+            return plugin_kernels.good_decode(q, k_cache, v_cache, block_table, total_seqlens, softmax_scale)
         pagedbench_check(my_decode, "small.yaml")
     """
     run(repository, test).assert_outcomes(passed=1)
@@ -169,7 +174,7 @@ def test_an_unknown_scenario_is_an_error_with_the_nearest_name(repository: pytes
 
 
 def test_an_expected_failure_is_an_xfail(repository: pytest.Pytester) -> None:
-    expect = "expect: {'kernels.py:wrong_decode': {fail: reads one key less}}\n---"
+    expect = "expect: {'plugin_kernels.py:wrong_decode': {fail: reads one key less}}\n---"
     repository.makefile(".yaml", small=SCENARIO.replace("---", expect))
     test = FIVE_LINES.replace("KERNEL", "wrong_decode")
     run(repository, test).assert_outcomes(xfailed=1, skipped=1)
@@ -177,10 +182,10 @@ def test_an_expected_failure_is_an_xfail(repository: pytest.Pytester) -> None:
 
 def test_the_limit_on_address_space_does_not_outlast_a_cell(repository: pytest.Pytester) -> None:
     test = """
-    import resource, kernels
+    import resource, plugin_kernels
     def test_kernel(pagedbench_check):
         before = resource.getrlimit(resource.RLIMIT_AS)
-        pagedbench_check(kernels.good_decode, "small.yaml")
+        pagedbench_check(plugin_kernels.good_decode, "small.yaml")
         assert resource.getrlimit(resource.RLIMIT_AS) == before
     """
     run(repository, test).assert_outcomes(passed=1)
