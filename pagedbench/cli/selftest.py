@@ -70,11 +70,12 @@ def _run(faults: Sequence[Fault], device: str, lengths: Sequence[int], jobs: int
     from pagedbench.report.kill_matrix import summary, table
     from pagedbench.report.table import make_console
     from pagedbench.runner.selftest import count, run_in_parallel, run_selftest
+    from pagedbench.runner.session import sigterm_interrupts
 
     chosen = trials(lengths, device)
     expected = count(chosen, faults)
     results: list[Trialled] = []
-    with _progress(expected) as advance, _records(file) as keep, suppress(KeyboardInterrupt):
+    with _progress(expected) as advance, _records(file) as keep, suppress(KeyboardInterrupt), sigterm_interrupts():
         made = (
             run_in_parallel(lengths, faults, device, jobs, advance)
             if jobs > 1

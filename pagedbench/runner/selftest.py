@@ -8,7 +8,7 @@ kernel is ours and cannot take a process down, so that processes are for speed o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from enum import Enum
 from multiprocessing import get_context
@@ -105,9 +105,11 @@ def run_in_parallel(
     ) as pool:
         # Costly trials first, so that none is left to run alone at the end.
         order = sorted(range(len(chosen)), key=lambda index: -sum(chosen[index].scenario.batch.cached_lens))
-        futures = {index: pool.submit(_one_trial, tuple(lengths), device, index, names) for index in order}
-        for index, trial in enumerate(chosen):
-            for name, can, outcomes in futures[index].result():
+        futures = {pool.submit(_one_trial, tuple(lengths), device, index, names): chosen[index] for index in order}
+        # As they are done, so that what an interruption leaves is all that was done.
+        for future in as_completed(futures):
+            trial = futures[future]
+            for name, can, outcomes in future.result():
                 progress(f"{trial.name} {name or 'right kernel'}")
                 yield Trialled(find_fault(name) if name else None, trial, Power(can), outcomes)
 
