@@ -25,7 +25,7 @@ from pagedbench.timing.measure import Subject, measure
 from pagedbench.timing.measurement import Measurement
 from pagedbench.timing.options import TimingOptions
 from pagedbench.timing.parts import Part
-from pagedbench.timing.roofline import Work, measure_peaks
+from pagedbench.timing.roofline import Work, measure_peaks, remeasure_peaks
 from pagedbench.words import AttnPath, Verdict
 
 AFTER_TIMING = "after timing"
@@ -75,6 +75,7 @@ def timed_call(context: CheckContext, prepared: Prepared) -> TimedCall:
         plan=(lambda: backend.plan(call)) if type(backend).plan is not Backend.plan else None,
         work=work_of(attention, context.layout),
         peaks=measure_peaks(context.device, attention.dtype),
+        peaks_again=lambda: remeasure_peaks(context.device, attention.dtype),
         dtype=attention.dtype,
         verify=lambda: _wrong(judged, judge_buffers(context, prepared, timed.output)),
         part=_append_inside(context, call),

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from pagedbench.timing import roofline
 from pagedbench.timing.advice import launch_bound, warnings_for
 from pagedbench.timing.clock import CallTime, Clock, Job, make_clock
-from pagedbench.timing.measure import Subject, host_care, place, stage_times, warm_up
+from pagedbench.timing.measure import Subject, host_care, place, stage_times, verdict, warm_up
 from pagedbench.timing.measurement import Measurement, Timed, summarise
 from pagedbench.timing.options import CacheState, TimingOptions
 from pagedbench.timing.parts import Apart, affordable_pairs, set_apart
@@ -179,7 +178,6 @@ def _measurement(
     clock: Clock,
 ) -> Measurement:
     calls = [draw[index] for draw in found.draws]
-    subject = side.subject
 
     def timed(name: str, samples: Sequence[float], stop: str) -> Timed:
         return summarise(
@@ -193,6 +191,7 @@ def _measurement(
 
     kernel = timed("kernel", [call.span for call in calls], found.stop)
     call = timed("call", host, "fixed number")
+    subject, invalid = verdict(side.subject, cache, kernel)
     return Measurement(
         device=clock.device,
         cache=cache,
@@ -201,17 +200,8 @@ def _measurement(
         busy=float(np.median([c.busy for c in calls])),
         kernels=calls[-1].kernels,
         launch_bound=clock.asynchronous and launch_bound(kernel, call),
-        invalid=_invalid(subject, cache, kernel),
+        invalid=invalid,
         warnings=tuple(warnings_for(kernel, options)),
         notes=(*clock.notes, *found.notes, *([apart.note] if apart.note else [])),
         roofline=place(subject.work, subject.peaks, subject.dtype, kernel.median),
     )
-
-
-def _invalid(subject: Subject, cache: CacheState, kernel: Timed) -> str | None:
-    wrong = subject.verify() if subject.verify else None
-    if wrong:
-        return f"wrong after timing: {wrong}"
-    if cache == "cold" and subject.work and subject.peaks:
-        return roofline.impossible(subject.work, kernel.median, subject.peaks)
-    return None

@@ -31,14 +31,15 @@ _T = TypeVar("_T")
 class Subject:
     """What is measured beside the call itself.
 
-    `plan` is the host work before it; `work`, `peaks` and `dtype` place it under the roofline; `verify`, called on
-    the timed buffers after the last call, returns None or what is wrong with them. `part` is what a stage does beside
-    its name, to be shown apart.
+    `plan` is the host work before it; `work`, `peaks` and `dtype` place it under the roofline, and `peaks_again`
+    measures the peaks once more where a time beats them; `verify`, called on the timed buffers after the last call,
+    returns None or what is wrong with them. `part` is what a stage does beside its name, to be shown apart.
     """
 
     plan: Callable[[], object] | None = None
     work: Work | None = None
     peaks: Peaks | None = None
+    peaks_again: Callable[[], Peaks] | None = None
     dtype: str = "bfloat16"
     verify: Callable[[], str | None] | None = None
     part: Part | None = None
@@ -64,7 +65,7 @@ def measure(
     with host_care(clock) as care:
         session.warm_up()
         session.time_all(subject.plan, subject.part)
-    invalid = _verdict(session, subject)
+    subject, invalid = verdict(subject, session.cache, session.quantities.get("kernel"))
     return _measurement(session, subject, invalid, care.placed, care.notes)
 
 
@@ -245,15 +246,17 @@ def place(work: Work | None, peaks: Peaks | None, dtype: str, ns: float) -> Roof
     )
 
 
-def _verdict(session: _Session, subject: Subject) -> str | None:
-    """Why the times must not be used: the timed buffers are wrong, or the device cannot be that fast."""
+def verdict(subject: Subject, cache: CacheState, kernel: Timed | None) -> tuple[Subject, str | None]:
+    """Why the times must not be used: the timed buffers are wrong, or the device cannot be that fast; None if they may.
+
+    With the subject to go on with, whose peaks may be better known now.
+    """
     wrong = subject.verify() if subject.verify else None
-    if wrong:
-        return f"wrong after timing: {wrong}"
-    kernel = session.quantities.get("kernel")
-    if session.cache != "cold" or not (kernel and subject.work and subject.peaks):
-        return None
-    return roofline.impossible(subject.work, kernel.median, subject.peaks)
+    reason = None
+    if cache == "cold" and kernel:
+        peaks, reason = roofline.settle(subject.work, kernel.median, subject.peaks, subject.peaks_again)
+        subject = replace(subject, peaks=peaks)
+    return subject, f"wrong after timing: {wrong}" if wrong else reason
 
 
 def _measurement(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from pagedbench.timing.fake import FakeClock, FakeDevice, FakeStage
 from pagedbench.timing.interleave import Side, calls_at_a_time, interleave
 from pagedbench.timing.measure import Subject
 from pagedbench.timing.options import TimingOptions
+from pagedbench.timing.roofline import Peaks, Work
 
 US = 1e3
 
@@ -94,3 +96,13 @@ def test_long_calls_are_started_less_often_to_time_the_host():
     assert calls_at_a_time(0.1, 10e6) == 1
     assert calls_at_a_time(4.0, 10e6) == 10
     assert calls_at_a_time(1.0, 10e6) == 3
+
+
+def test_sides_that_beat_a_peak_measured_too_low_are_compared():
+    peaks = Peaks("fake", read=4.1e12, copy=4e12, flops={"bfloat16": 8e14}, l2_bytes=60_000_000)
+    better = replace(peaks, read=4.45e12)
+    subject = Subject(work=Work(440_000_000, 1), peaks=peaks, peaks_again=lambda: better)
+    found = compare(noisy(100, 1), noisy(100, 2), subjects={0: subject, 1: subject})  # 4,400 GB/s
+    assert [side.invalid for side in found.sides] == [None, None]
+    assert len(found.pairs) == 1
+    assert {side.roofline.peak_gb_s for side in found.sides} == {4450}

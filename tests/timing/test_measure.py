@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -169,6 +170,21 @@ class TestValidity:
         work = Work(bytes=400_000_000, flops=1)  # 100 us at 4 TB/s
         found = timed([FakeStage("attention", device, constant(us * US))], device, work=work, peaks=self.PEAKS)
         assert (found.invalid is None) == valid
+
+    @pytest.mark.parametrize(("us", "valid"), [(91.0, True), (80.0, False)])
+    def test_the_peak_is_measured_again_before_a_time_is_called_impossible(self, us, valid):
+        device = FakeDevice()
+        better = replace(self.PEAKS, read=4.4e12)
+        found = timed(
+            [FakeStage("attention", device, constant(us * US))],
+            device,
+            work=Work(bytes=400_000_000, flops=1),
+            peaks=self.PEAKS,
+            peaks_again=lambda: better,
+        )
+        assert (found.invalid is None) == valid
+        assert found.roofline.peak_gb_s == 4400
+        assert found.roofline.share == pytest.approx(400_000_000 / (us * US) / 4400)
 
     def test_a_working_set_that_the_cache_holds_may_be_faster(self):
         device = FakeDevice()
