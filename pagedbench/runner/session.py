@@ -7,6 +7,7 @@ Ctrl-C and SIGTERM end the run after the record in hand: what was done is return
 from __future__ import annotations
 
 import signal
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,10 @@ from pagedbench.runner.pool import Workers
 
 DIAGNOSED_A_BACKEND = 10
 """A kernel that fails everywhere fails for one reason: so many of its failures are explained, the rest are listed."""
+
+
+ECHO_SECONDS = 10.0
+"""For so long after a SIGTERM another one is the same wish, said again."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -109,13 +114,29 @@ class _Judging:
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """Within the block, SIGTERM raises `Interrupted` where the program stands."""
+    """Within the block, SIGTERM raises `Interrupted` where the program stands.
+
+    `timeout` and process managers send it twice, to the process and to its group: while what was done is brought home,
+    within the block and after it, the repeated signal is ignored; one that comes `ECHO_SECONDS` later ends the process.
+    """
+    came: list[float] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise Interrupted
+        if not came:
+            came.append(time.monotonic())
+            raise Interrupted
+        if time.monotonic() - came[0] > ECHO_SECONDS:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
 
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
+    except Exception as error:
+        # Raised inside a lock's own code, `Interrupted` is replaced by that code's complaint about it.
+        if came:
+            raise Interrupted from error
+        raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if not came:
+            signal.signal(signal.SIGTERM, before)
