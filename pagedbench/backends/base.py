@@ -38,6 +38,11 @@ class Traits:
     `score_rounding`: scores are rounded to the input dtype before the softmax (one more term in the budget);
     `p_dtype`: the dtype that the weights have in the product with V, where it is not the dtype of V.
     `tanh_error`: relative error of the tanh in softcap (2⁻¹¹ for the GPU's own instruction), one more term too.
+    `fp8_score_error`: relative error of a score where q and K are both fp8 (tensor cores that add such products with
+    few bits), another one. `sum_of_rounded_weights`: the softmax denominator is the sum of the weights after they were
+    rounded for the product with V (to `p_dtype`, or to the call's dtype), which the LSE then shows.
+    `splits_from_capacity`: where the keys are cut into splits depends on how many the table has room for, so a wider
+    one changes the order of sums.
     `nan_regions`: by region of slots that must not be read, whether NaN there may leak (0 * NaN inside an edge tile);
     keys are the regions of `layout/regions.py` in lower case, `"hidden.v"` for V alone; absent ones are clean.
     `compile_seconds`: the most that a first call may spend compiling; time-outs allow for it.
@@ -54,6 +59,9 @@ class Traits:
     score_rounding: bool = False
     p_dtype: str | None = None
     tanh_error: float = 0.0
+    fp8_score_error: float = 0.0
+    sum_of_rounded_weights: bool = False
+    splits_from_capacity: bool = False
     empty_rows: EmptyRows = "zero"
     nan_regions: Mapping[str, NanContract] = field(default_factory=dict)
     compile_seconds: float = 0.0

@@ -66,8 +66,10 @@ class FlashAttention2Backend(LibraryBackend):
             yield f"block_table: the varlen function of {self.title} has none; 2.5 or later is needed"
 
     def traits_for(self, path: AttnPath) -> Traits:
-        """Only the kvcache function appends."""
-        return replace(self.traits, appends=path is AttnPath.DECODE)
+        """Only the kvcache function appends, and it cuts splits from the table's columns times the block size; the
+        varlen function goes by `max_seqlen_k`."""
+        decodes = path is AttnPath.DECODE
+        return replace(self.traits, appends=decodes, splits_from_capacity=decodes)
 
     def _function(self, path: AttnPath) -> Any:
         module = self.lib.module()

@@ -15,7 +15,15 @@ import torch
 from pagedbench.backends import lse as lse_forms
 from pagedbench.backends.base import Output, Traits
 from pagedbench.backends.indices import kernel_window
-from pagedbench.backends.library import HARDWARE_TANH, Capabilities, LibraryBackend, accepted, named, parameters
+from pagedbench.backends.library import (
+    HARDWARE_TANH,
+    HOPPER_FP8_SCORE,
+    Capabilities,
+    LibraryBackend,
+    accepted,
+    named,
+    parameters,
+)
 from pagedbench.backends.loading import Library, load
 from pagedbench.tensors.call import Call, CallSpec
 from pagedbench.words import AttnPath
@@ -41,6 +49,7 @@ class FlashAttention3Backend(LibraryBackend):
         lse_note="(num_heads, total_q), +inf for rows that see no key",
         nan_regions={"hidden.v": "may-leak"},
         tanh_error=HARDWARE_TANH,
+        fp8_score_error=HOPPER_FP8_SCORE,
     )
 
     def capabilities(self, path: AttnPath) -> Capabilities:

@@ -71,12 +71,14 @@ class FlashInferBackend(LibraryBackend):
     about = "FlashInfer, fa2 kernels on tensor cores; the tool appends"
     lib = _library((7, 5), (99, 9))
     kernels = "fa2"
-    # Below a window a tile is masked in part, and a weight of zero times NaN in V is NaN.
+    # Below a window a tile is masked in part, and a weight of zero times NaN in V is NaN. The fa2 kernels add up their
+    # weights on the tensor cores, after they were rounded for the product with V.
     traits = Traits(
         appends=False,
         lse_note="(total_q, num_heads), base 2, about -50,000 for rows that see no key",
         nan_regions={"hidden.v": "may-leak"},
         tanh_error=HARDWARE_TANH,
+        sum_of_rounded_weights=True,
         compile_seconds=180.0,
         graph_lengths=False,
         graph_table=False,
@@ -216,6 +218,7 @@ class FlashInferFa3Backend(FlashInferBackend):
     about = "FlashInfer, fa3 kernels (Hopper); the tool appends"
     lib = _library((9, 0), (9, 0))
     kernels = "fa3"
+    traits = replace(FlashInferBackend.traits, sum_of_rounded_weights=False)
 
     def capabilities(self, path: AttnPath) -> Capabilities:
         """No choice of splits, and fp8 only with q in fp8, which is not driven here."""
@@ -237,6 +240,7 @@ class FlashInferCudaCoresBackend(FlashInferBackend):
     name = "flashinfer-cuda-cores"
     about = "FlashInfer's decode without tensor cores; the tool appends"
     GROUPS = (1, 2, 3, 4, 8)
+    traits = replace(FlashInferBackend.traits, sum_of_rounded_weights=False)
 
     @property
     def paths(self) -> tuple[AttnPath, ...]:

@@ -21,6 +21,7 @@ from pagedbench.tensors.call import CallSpec
 from pagedbench.words import AttnPath
 
 Fp8 = Literal["no", "kv", "all"]
+HOPPER_FP8_SCORE = 2.0**-13  # scores of fp8 products, which Hopper adds with some 14 bits (DeepSeek-V3 report, 3.3.2)
 HARDWARE_TANH = 2.0**-11  # relative error of the GPU's own tanh (PTX tanh.approx.f32), which softcap kernels use
 
 

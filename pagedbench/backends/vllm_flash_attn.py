@@ -17,6 +17,7 @@ from pagedbench.backends.base import Availability, Output, Traits
 from pagedbench.backends.indices import kernel_window
 from pagedbench.backends.library import (
     HARDWARE_TANH,
+    HOPPER_FP8_SCORE,
     Capabilities,
     LibraryBackend,
     accepted,
@@ -46,6 +47,7 @@ class VllmFlashAttentionBackend(LibraryBackend):
         lse_note="(num_heads, total_q), +inf for rows that see no key",
         nan_regions={"hidden.v": "may-leak"},
         tanh_error=HARDWARE_TANH,
+        fp8_score_error=HOPPER_FP8_SCORE,
     )
 
     def available(self, device: str) -> Availability:

@@ -25,9 +25,14 @@ and that of many weights by far."""
 UNIT = {"bfloat16": 2.0**-9, "float16": 2.0**-12, "float8_e4m3fn": 2.0**-5, "float32": 2.0**-20}
 """u: about the relative error of a rounding in the mean; fp32 has room for long sums, which are in fp32 everywhere."""
 
+DEVIATIONS = 5.0
+"""How many units the sum of many roundings may be off: the LSE is one number, where an output's norm is the mean of a
+head dim of them. Roundings to nearest have a standard deviation of 0.8 u, so this is 6 of them: one row in 10⁹."""
+
 _FP32 = 2.0**-24
 _SCORE_IN_FP32 = 2.0**-22
 _FP16_LEAST_HALF = 2.0**-25
+_BLIND_LSE_UNITS = 8.0  # of the sink alone: times log2 e, exp2, log2 and times ln 2, each rounded to fp32
 
 
 @dataclass(frozen=True)
@@ -46,18 +51,21 @@ def row_budget(reference: Reference, attention: Attention, traits: Traits) -> Ro
     unit_s = score_unit(attention, traits)
     rounding = UNIT[attention.dtype] * o2.sqrt() + unit_p * p2v2.sqrt()
     budget = SLACK * (rounding + unit_s * height * (p2v2 + o2).sqrt()) + _subnormal(reference, attention, traits)
+    lse = _lse_budget(reference, height, unit_s)
+    if traits.sum_of_rounded_weights:
+        lse = lse + _rounded_sum(reference, attention, UNIT[traits.p_dtype or attention.dtype])
     seeing = (reference.visible > 0)[:, None]
-    return RowBudget(
-        torch.where(seeing, budget, 0.0),
-        torch.where(seeing, _lse_budget(reference, height, unit_s), _FP32 * reference.lse.abs().nan_to_num(posinf=0.0)),
-    )
+    return RowBudget(torch.where(seeing, budget, 0.0), torch.where(seeing, lse, _blind_lse(reference)))
 
 
 def score_unit(attention: Attention, traits: Traits) -> float:
-    """The relative error of a score: fp32 accumulation, two roundings to the input dtype, a tanh of the hardware."""
+    """The relative error of a score: fp32 accumulation, two roundings to the input dtype, a tanh of the hardware, fp8
+    products that are added with few bits."""
     rounding = 2 * UNIT[attention.dtype] if traits.score_rounding else 0.0
     tanh = traits.tanh_error if attention.softcap is not None else 0.0
-    return float((_SCORE_IN_FP32**2 + rounding**2 + tanh**2) ** 0.5)
+    in_fp8 = attention.q_dtype.startswith("float8") and attention.kv_dtype.startswith("float8")
+    fp8 = traits.fp8_score_error if in_fp8 else 0.0
+    return float((_SCORE_IN_FP32**2 + rounding**2 + tanh**2 + fp8**2) ** 0.5)
 
 
 def _lse_budget(reference: Reference, height: torch.Tensor, unit_s: float) -> torch.Tensor:
@@ -65,6 +73,29 @@ def _lse_budget(reference: Reference, height: torch.Tensor, unit_s: float) -> to
     (whose error grows like √n), and the scores' own error, which all scores of a row may share."""
     roundings = 16 * (height + reference.lse.abs()) + reference.visible.double().sqrt()[:, None]
     return _FP32 * roundings + SLACK * unit_s * height
+
+
+def _blind_lse(reference: Reference) -> torch.Tensor:
+    """The LSE of a row without keys is its sink, which kernels take through exp2 and log2 like any other score; without
+    a sink it is −inf, exactly."""
+    size = reference.lse.abs().clamp(min=1.0)
+    return torch.where(reference.lse.isfinite(), _BLIND_LSE_UNITS * _FP32 * size, 0.0)
+
+
+def _rounded_sum(reference: Reference, attention: Attention, unit_p: float) -> torch.Tensor:
+    """What rounding every weight by itself does to the logarithm of their sum: Σ p δ, with |δ| ≤ 2 u.
+
+    The largest weight is 1 and has no error, so 2 u (1 − largest p) is the most. Independent roundings come to
+    u √(Σ p²), which is far less where keys are many; not so where all weights lie within a few steps of 1, since
+    those are rounded to the same side.
+    """
+    most = -torch.log1p(-2 * unit_p * (1 - torch.exp(reference.peak - reference.lse)).clamp(min=0.0))
+    of_keys = torch.ones_like(reference.lse)
+    if attention.sinks is not None:
+        of_keys = -torch.expm1(reference.lse.new_tensor(attention.sinks) - reference.lse)
+    variation = reference.visible.double()[:, None] * reference.p2 / of_keys.square() - 1  # variance of weight / mean
+    independent = variation > (8 * unit_p) ** 2
+    return torch.where(independent, most.minimum(DEVIATIONS * unit_p * reference.p2.sqrt()), most)
 
 
 def _subnormal(reference: Reference, attention: Attention, traits: Traits) -> torch.Tensor | float:

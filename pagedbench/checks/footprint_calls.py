@@ -61,8 +61,13 @@ def coding_for(scenario: Scenario, keys: int, *, k_side: bool) -> Coding:
     if k_side and spec.softcap is not None:
         score = spec.head_dim * spec.softmax_scale * spec.k_scale * q * k
         peak = spec.softcap * math.tanh(score / spec.softcap)
-    sink = None if spec.sinks is None else peak + math.log(max(keys, 1))
-    return Coding(amplitude, q, k, peak, sink)
+    return Coding(amplitude, q, k, peak, None if spec.sinks is None else _coded_sink(peak + math.log(max(keys, 1))))
+
+
+def _coded_sink(logit: float) -> float:
+    """The nearest number that bf16 has, and so fp16 and fp32 too: some libraries take sinks in a dtype as short as
+    that, and the sums and the LSE must know the very number that counted."""
+    return float(torch.tensor(logit, dtype=torch.float64).to(torch.bfloat16))
 
 
 def k_side_impossible(scenario: Scenario, keys: int) -> str | None:

@@ -2,7 +2,8 @@
 
 Where the arithmetic is the same (again, moved blocks, padding, a wider table) a repeatable backend must give the same
 bits. Where the order of sums may change (batch mates, order, splits, the other path) the difference is reported, and
-only rows that leave their budget count; so it is throughout for backends that do not repeat themselves.
+only rows that leave their budget count; so it is throughout for backends that do not repeat themselves. The other path
+has a cell of its own: what is wrong with it is a warning here.
 """
 
 from __future__ import annotations
@@ -43,11 +44,22 @@ class Difference:
 
     @property
     def verdict(self) -> Verdict:
-        """UNSTABLE for other bits where there must be none, or for rows beyond their budget."""
+        """UNSTABLE for other bits where there must be none, or for rows beyond their budget; nothing that another
+        cell answers for."""
+        if self.variation.cell is not None:
+            return Verdict.PASS
         if self.error:
             return Verdict.ERROR
         unstable = self.over > 1 or (self.variation.bitwise and self.unlike > 0)
         return Verdict.UNSTABLE if unstable else Verdict.PASS
+
+    @property
+    def warning(self) -> str | None:
+        """What is to be said of another cell: it raised, or its own rows are beyond its own budget."""
+        if self.variation.cell is None or not (self.error or self.over > 1):
+            return None
+        how = f"raised {self.error}" if self.error else "is wrong itself"
+        return f"{self.variation.name} {how} (see its own cell)"
 
 
 class Invariance:
@@ -66,8 +78,10 @@ class Invariance:
         found = [_difference(context, base, variation) for variation in variations(context)]
         wrong = sorted((d for d in found if d.verdict is not Verdict.PASS), key=lambda d: -d.over)
         findings = tuple(_finding(context, difference) for difference in wrong)
-        message = findings[0].message if findings else _sentence(context, found)
-        return CheckResult(self.name, worst(d.verdict for d in found), message, findings, _metrics(found))
+        own = [d for d in found if d.warning is None]
+        message = findings[0].message if findings else _sentence(context, own)
+        warnings = tuple(d.warning for d in found if d.warning is not None)
+        return CheckResult(self.name, worst(d.verdict for d in found), message, findings, _metrics(own), warnings)
 
 
 def _difference(context: CheckContext, base: Output, variation: Variation) -> Difference:
@@ -109,7 +123,7 @@ def _with_unlike(
     context: CheckContext, base: Output, output: Output, differing: torch.Tensor, so_far: Difference
 ) -> Difference:
     """The difference with one more run that has other bits, in the rows `differing`."""
-    over, row, head = _worst_share(context, output, differing)
+    over, row, head = _worst_share(so_far.variation.cell or context, output, differing)
     if over < so_far.over:
         over, row, head = so_far.over, so_far.row, so_far.head
     gap = (base.out.double() - output.out.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf).max()

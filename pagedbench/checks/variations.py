@@ -33,16 +33,21 @@ SMALL_FLOPS = {"cpu": 1e8, "cuda": 1e11}
 EXTRA_COLUMNS = 3
 SPLITS = (AUTO_SPLITS, 1, 3)
 COPIES = 3
+WIDER = "wider table"
 _PADDINGS: tuple[Padding, ...] = (-1, 0, "num_blocks", "decoy")
 
 
 @dataclass(frozen=True)
 class Variation:
-    """One other way. `bitwise`: the backend must give the same bits. `run` yields outputs in memory of their own."""
+    """One other way. `bitwise`: the backend must give the same bits. `run` yields outputs in memory of their own.
+
+    `cell` is another cell of the run, whose budget and whose fault it is; None where the other way is this cell's.
+    """
 
     name: str
     bitwise: bool
     run: Callable[[], Iterator[Output]]
+    cell: CheckContext | None = None
 
 
 def copied(output: Output) -> Output:
@@ -85,7 +90,8 @@ def _repeats(context: CheckContext) -> Variation:
 
 def _tables(context: CheckContext) -> Iterator[Variation]:
     """The same keys through another table."""
-    layout, bitwise = context.layout, context.backend.traits_for(context.path).repeatable
+    layout, traits = context.layout, context.backend.traits_for(context.path)
+    cuts_stay = not traits.splits_from_capacity or context.scenario.attention.num_splits == 1
     others: list[tuple[str, BatchLayout]] = []
     if layout.num_blocks > 1:
         others.append(("moved blocks", moved(layout, seed=1)))
@@ -95,10 +101,10 @@ def _tables(context: CheckContext) -> Iterator[Variation]:
         for kind in (_PADDINGS if unused.any() else ())
         if kind != context.scenario.cache.padding and not (kind == 0 and layout.num_blocks == 0)
     ]
-    others.append(("wider table", widened(layout, layout.max_blocks_per_seq + EXTRA_COLUMNS)))
+    others.append((WIDER, widened(layout, layout.max_blocks_per_seq + EXTRA_COLUMNS)))
     for name, other in others:
         if _supported(context, other):
-            yield Variation(name, bitwise, _on(context, other))
+            yield Variation(name, traits.repeatable and (name != WIDER or cuts_stay), _on(context, other))
 
 
 def _on(context: CheckContext, layout: BatchLayout) -> Callable[[], Iterator[Output]]:
@@ -168,12 +174,14 @@ def _other_paths(context: CheckContext) -> Iterator[Variation]:
     """Decode against varlen and the like, where the backend has both."""
     for path in context.backend.paths:
         if path is not context.path and _supported(context, context.layout, path):
-            yield Variation(f"the {path} path", False, _on(_with_path(context, path), context.layout))
+            other = _with_path(context, path)
+            yield Variation(f"the {path} path", False, _on(other, context.layout), other)
 
 
 def _with_path(context: CheckContext, path: AttnPath) -> CheckContext:
     other = dataclasses.replace(context, path=path)
-    other.__dict__ |= {name: context.__dict__[name] for name in ("inputs", "_image") if name in context.__dict__}
+    made = ("inputs", "reference", "_image")  # the same on every path
+    other.__dict__ |= {name: context.__dict__[name] for name in made if name in context.__dict__}
     return other
 
 

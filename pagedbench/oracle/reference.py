@@ -42,14 +42,16 @@ class Reference:
     """The oracle's answer for the query tokens `rows` `(n,)`, ascending.
 
     `out` `(n, num_heads, head_dim_v)`, `lse` `(n, num_heads)` natural logarithm, sink included; `p2v2`
-    `(n, num_heads)` is sum p² |v|², `peak` `(n, num_heads)` the largest score (−inf without keys); all fp64. `visible`
-    `(n,)` int64 keys that each row sees. `sampled`: `rows` are some of `total_rows` only.
+    `(n, num_heads)` is sum p² |v|², `p2` `(n, num_heads)` sum p², `peak` `(n, num_heads)` the largest score (−inf
+    without keys); all fp64. `visible` `(n,)` int64 keys that each row sees. `sampled`: `rows` are some of `total_rows`
+    only.
     """
 
     rows: torch.Tensor
     out: torch.Tensor
     lse: torch.Tensor
     p2v2: torch.Tensor
+    p2: torch.Tensor
     peak: torch.Tensor
     visible: torch.Tensor
     sampled: bool
@@ -119,17 +121,17 @@ class _Oracle:
         """Work through all groups and tiles."""
         shape = (len(self.tokens), self.attention.num_heads)
         p2v2 = torch.zeros(shape, dtype=torch.float64, device=self.device)
-        out = p2v2.new_zeros((*shape, self.attention.head_dim_v))
+        out, p2 = p2v2.new_zeros((*shape, self.attention.head_dim_v)), torch.zeros_like(p2v2)
         peak, lse = p2v2.new_full(shape, -torch.inf), p2v2.new_full(shape, -torch.inf)
         if self.attention.sinks is not None:
             lse.copy_(p2v2.new_tensor(self.attention.sinks).expand(shape))
         for group in groups(self.layout, self.tokens, self._pairs()):
             for part in spans(group.rows.shape[1], self._query_step(group)):
-                self._tile_row(group, part, (out, lse, p2v2, peak))
+                self._tile_row(group, part, (out, lse, p2v2, p2, peak))
         total = self.layout.total_q
         visible = torch.from_numpy(self.visible_to - self.visible_from).to(self.device)
         rows = torch.from_numpy(self.tokens).to(self.device)
-        return Reference(rows, out, lse, p2v2, peak, visible, len(self.tokens) < total, total)
+        return Reference(rows, out, lse, p2v2, p2, peak, visible, len(self.tokens) < total, total)
 
     def _pairs(self) -> int:
         return max(self.limits.scores // self.attention.num_heads, 1)
@@ -179,7 +181,7 @@ class _State:
         self.position = self._device(oracle.position[np.maximum(rows, 0)])
         self.peak = self.q.new_full(self.q.shape[:2], -torch.inf)
         self.sum = torch.zeros_like(self.peak)
-        self.squares = torch.zeros_like(self.peak)
+        self.squares = self.q.new_zeros((*self.q.shape[:2], 2))  # of the weights: times |v|², and alone
         self.product = self.q.new_zeros((*self.q.shape[:2], attention.head_dim_v))
 
     @cached_property
@@ -200,11 +202,13 @@ class _State:
         self.peak = peak
         self.sum = self.sum * keep + weights.sum(-1)
         self.product = torch.baddbmm(self.product * keep[..., None], weights, v)
-        v2 = v.square().sum(-1, keepdim=True)
-        self.squares = self.squares * keep.square() + torch.bmm(weights.square_(), v2)[..., 0]
+        v2 = v.square().sum(-1)
+        moments = torch.bmm(weights.square_(), torch.stack((v2, torch.ones_like(v2)), -1))
+        self.squares = self.squares * keep.square()[..., None] + moments
 
-    def finish(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Output, LSE, sum p² |v|² and peak as `(n, r, heads[, d])`; rows that saw nothing are not meant to be used."""
+    def finish(self) -> tuple[torch.Tensor, ...]:
+        """Output, LSE, sum p² |v|², sum p² and peak as `(n, r, heads[, d])`; rows that saw nothing are not meant to
+        be used."""
         attention = self.oracle.attention
         lse = self.peak + torch.log(self.sum)
         if attention.sinks is not None:
@@ -213,8 +217,8 @@ class _State:
             lse = torch.logaddexp(lse, per_row)
         normal = torch.exp(self.peak - lse)
         out = self.product * (normal * attention.v_scale)[..., None]
-        squares = self.squares * (normal * attention.v_scale).square()
-        return self._by_token(out), self._by_token(lse), self._by_token(squares), self._by_token(self.peak)
+        p2v2, p2 = (self.squares * normal.square()[..., None]).unbind(-1)
+        return tuple(self._by_token(value) for value in (out, lse, p2v2 * attention.v_scale**2, p2, self.peak))
 
     def _keys(self, keys: Span) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V of these positions of each sequence `(n * h, keys, d)` in fp64; past its end some other key's."""

@@ -68,17 +68,48 @@ class Plain(Backend):
         for (first, last), (k, v) in zip(pairwise(starts), keys, strict=True):
             for token in range(first, last):
                 seen = len(k) - (last - 1 - token)
-                output.out[token], output.lse[token] = _row(call, call.q[token], k[: max(seen, 0)], v[: max(seen, 0)])  # type: ignore[index]
+                output.out[token], output.lse[token] = self.row(
+                    call, call.q[token], k[: max(seen, 0)], v[: max(seen, 0)]
+                )  # type: ignore[index]
         if self._tamper is not None:
             self._tamper(call, output)
         return output
 
+    def row(self, call: Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output and LSE of one query token, all heads."""
+        k, v = (t.float().repeat_interleave(call.spec.group_size, 1) for t in (k, v))
+        scores = self.products(q.float(), k) * call.spec.softmax_scale
+        if not len(k):
+            return torch.zeros(len(q), v.shape[-1]), torch.full(q.shape[:1], -torch.inf)
+        return self.softmax(scores, v)
 
-def _row(call: Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    k, v = (t.float().repeat_interleave(call.spec.group_size, 1) for t in (k, v))
-    scores = torch.einsum("hd,khd->hk", q.float(), k) * call.spec.softmax_scale
-    lse = torch.logsumexp(scores, -1) if len(k) else torch.full(q.shape[:1], -torch.inf)
-    return torch.einsum("hk,khd->hd", torch.exp(scores - lse[:, None]), v), lse
+    def products(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        """`q·k`, `(heads, keys)`."""
+        return torch.einsum("hd,khd->hk", q, k)
+
+    def softmax(self, scores: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output and LSE of scores `(heads, keys)` and values `(keys, heads, d)`."""
+        lse = torch.logsumexp(scores, -1)
+        return torch.einsum("hk,khd->hd", torch.exp(scores - lse[:, None]), v), lse
+
+
+class RoundedSum(Plain):
+    """Adds up the weights after it rounded them to bf16 for the product with V, as tensor cores make it cheap."""
+
+    def softmax(self, scores: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        peak = scores.amax(-1, keepdim=True)
+        weights = torch.exp(scores - peak).bfloat16().float()
+        total = weights.sum(-1)
+        return torch.einsum("hk,khd->hd", weights, v) / total[:, None], peak[:, 0] + total.log()
+
+
+class ShortProducts(Plain):
+    """Adds products of fp8 numbers with 14 bits, counted from the largest of them; the rest is cut off."""
+
+    def products(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        products = q * k
+        unit = 2.0 ** (products.abs().amax(-1, keepdim=True).clamp(min=1e-30).log2().floor() - 13)
+        return ((products / unit).trunc() * unit).sum(-1).T
 
 
 def context(wanted: Scenario, backend: Backend, path: AttnPath = AttnPath.DECODE, device: str = "cpu") -> CheckContext:

@@ -8,10 +8,11 @@ import torch
 from pagedbench.backends.base import Backend, Output, Traits
 from pagedbench.checks.accuracy import Accuracy
 from pagedbench.checks.base import CheckResult
-from pagedbench.scenario.model import Scenario
+from pagedbench.faults.kernel import FaultyBackend
+from pagedbench.scenario.model import Distribution, Inputs, Scenario
 from pagedbench.tensors.call import Call
 from pagedbench.words import AttnPath, Verdict
-from tests.checks.kernels import Plain, Tamper, context
+from tests.checks.kernels import Plain, RoundedSum, ShortProducts, Tamper, context
 from tests.tensors.cells import docs_decode, scenario
 
 
@@ -38,6 +39,65 @@ def test_a_right_kernel_passes_with_room_to_spare(path: AttnPath, dtype: str) ->
 def test_the_budget_is_as_tight_for_long_rows_as_for_short_ones(keys: int) -> None:
     ratio = judged(wanted=scenario((1, 1), (keys, keys), dtype="bfloat16")).metrics["worst_ratio"]
     assert 0.05 < ratio < 0.7
+
+
+class TestASumOfRoundedWeights:
+    """As FlashInfer's fa2 kernels have it: the output is within its budget anyway, the LSE by what is declared."""
+
+    traits = Traits(sum_of_rounded_weights=True)
+
+    @pytest.mark.parametrize("keys", [0, 1, 2, 32, 70, 1000, 8192])
+    @pytest.mark.parametrize("scale", [0.01, 1.0])
+    def test_passes_where_it_is_declared(self, keys: int, scale: float) -> None:
+        wanted = scenario((1,) * 3, (keys,) * 3, inputs=Inputs(k=Distribution(scale=scale)))
+        result = judged(backend=RoundedSum(traits=self.traits), wanted=wanted)
+        assert result.verdict is Verdict.PASS, result.message
+        assert result.metrics["worst_ratio"] < 0.7
+
+    def test_is_a_mismatch_of_the_lse_where_it_is_not(self) -> None:
+        result = judged(backend=RoundedSum())
+        assert result.verdict is Verdict.MISMATCH
+        assert "LSE is" in result.message
+
+    @pytest.mark.parametrize("keys", [70, 1000])
+    def test_does_not_hide_a_lost_key(self, keys: int) -> None:
+        def tamper(call: Call, output: Output) -> None:
+            """What a key of average weight less does to the LSE."""
+            assert output.lse is not None
+            output.lse += math.log(1 - 1 / keys)
+
+        result = judged(backend=RoundedSum(tamper, self.traits), wanted=scenario((1,), (keys - 1,)))
+        assert result.verdict is Verdict.MISMATCH
+
+
+def test_fp8_products_added_with_fourteen_bits_are_right_where_that_is_declared() -> None:
+    wanted = scenario(kv_dtype="float8_e4m3fn", attention={"q_dtype": "float8_e4m3fn"}, head_dim=128)
+    plain, declared = ShortProducts(), ShortProducts(traits=Traits(fp8_score_error=2.0**-13))
+    assert judged(backend=plain, wanted=wanted).verdict is Verdict.MISMATCH
+    result = judged(backend=declared, wanted=wanted)
+    assert result.verdict is Verdict.PASS
+    assert result.metrics["worst_lse_ratio"] < 0.7
+
+
+class SinkAlone(FaultyBackend):
+    """A right kernel, but for an error in the LSE of rows that see no key."""
+
+    def __init__(self, error: float) -> None:
+        super().__init__(None)
+        self._error = error
+
+    def paged_varlen(self, call: Call, plan: object) -> Output:
+        output = super().paged_varlen(call, plan)
+        lse = output.lse
+        assert lse is not None
+        lse[0] += self._error
+        return Output(output.out, lse)
+
+
+@pytest.mark.parametrize(("error", "verdict"), [(2.0**-22, Verdict.PASS), (1e-5, Verdict.MISMATCH)])
+def test_a_sink_alone_has_the_roundings_of_its_way_through_exp2_and_log2(error: float, verdict: Verdict) -> None:
+    wanted = scenario((4,), (1,), append=False, attention={"sinks": (-1.0,) * 4})
+    assert judged(backend=SinkAlone(error), wanted=wanted, path=AttnPath.PAGED_VARLEN).verdict is verdict
 
 
 class TestOneKeyWrong:

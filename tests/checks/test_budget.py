@@ -14,12 +14,15 @@ from tests.tensors.cells import scenario
 ATTENTION = scenario().attention
 
 
-def row(o: float = 1.0, p2v2: float = 4.0, peak: float = 1.0, visible: int = 10) -> Reference:
+def row(
+    o: float = 1.0, p2v2: float = 4.0, peak: float = 1.0, visible: int = 10, p2: float = 0.25, lse: float = 2.0
+) -> Reference:
     return Reference(
         rows=torch.tensor([0]),
         out=torch.tensor([[[o]]]).double(),
-        lse=torch.tensor([[2.0]]).double(),
+        lse=torch.tensor([[lse]]).double(),
         p2v2=torch.tensor([[p2v2]]).double(),
+        p2=torch.tensor([[p2]]).double(),
         peak=torch.tensor([[peak]]).double(),
         visible=torch.tensor([visible]),
         sampled=False,
@@ -58,6 +61,66 @@ def test_weights_kept_in_fp32_narrow_it() -> None:
 def test_a_row_without_keys_has_none() -> None:
     budget = row_budget(row(0.0, 0.0, -math.inf, visible=0), ATTENTION, Traits())
     assert budget.out.item() == 0.0
+
+
+def test_the_lse_of_a_row_without_keys_is_its_sink_to_a_few_roundings_or_minus_infinity() -> None:
+    def budget(lse: float) -> float:
+        return row_budget(row(0.0, 0.0, -math.inf, visible=0, lse=lse), ATTENTION, Traits()).lse.item()
+
+    ulp = 2.0**-23
+    assert 2 * ulp < budget(-1.0) < 1e-6
+    assert 2 * 8 * ulp < budget(8.0) < 8e-6
+    assert budget(0.0) > 0  # log2(exp2(0)) is 0, but a kernel may take its way by another score
+    assert budget(-math.inf) == 0
+
+
+def test_fp8_products_added_with_few_bits_count_where_both_factors_are_fp8() -> None:
+    rough = Traits(fp8_score_error=2.0**-13)
+    both = replace(ATTENTION, q_dtype="float8_e4m3fn", kv_dtype="float8_e4m3fn")
+    keys_only = replace(both, q_dtype="bfloat16")
+    assert row_budget(row(peak=3.0), both, rough).lse.item() == pytest.approx(SLACK * 2**-13 * 3, rel=0.05)
+    assert row_budget(row(), keys_only, rough).lse.item() == row_budget(row(), keys_only, Traits()).lse.item()
+
+
+class TestASumOfRoundedWeights:
+    """bf16: u is 2^-9. Exact sums of rounded weights against the sums of the weights themselves."""
+
+    traits = Traits(sum_of_rounded_weights=True)
+
+    def budget(self, scores: torch.Tensor, sink: float = -math.inf) -> torch.Tensor:
+        lse = torch.logaddexp(scores.logsumexp(-1), scores.new_tensor(sink))[:, None]
+        p2 = torch.exp(scores - lse).square().sum(-1, keepdim=True)
+        some = Reference(
+            rows=torch.arange(len(scores)),
+            out=torch.zeros(len(scores), 1, 1).double(),
+            lse=lse,
+            p2v2=p2,
+            p2=p2,
+            peak=scores.amax(-1, keepdim=True),
+            visible=torch.full((len(scores),), scores.shape[1]),
+            sampled=False,
+            total_rows=len(scores),
+        )
+        attention = ATTENTION if sink == -math.inf else replace(ATTENTION, sinks=(sink,))
+        return row_budget(some, attention, self.traits).lse[:, 0] - row_budget(some, attention, Traits()).lse[:, 0]
+
+    @pytest.mark.parametrize("spread", [1e-4, 1e-3, 3e-3, 0.01, 0.02, 0.05, 0.3, 1.0, 4.0])
+    @pytest.mark.parametrize("keys", [2, 3, 10, 100, 1000])
+    @pytest.mark.parametrize("sink", [-math.inf, 1.0])
+    def test_is_within_it_however_alike_the_scores_are(self, spread: float, keys: int, sink: float) -> None:
+        scores = spread * torch.randn(1000, keys, generator=torch.Generator().manual_seed(keys)).double()
+        peak = scores.amax(-1, keepdim=True)
+        weights, of_sink = torch.exp(scores - peak), torch.exp(sink - peak[:, 0])
+        error = torch.log(weights.bfloat16().double().sum(-1) + of_sink) - torch.log(weights.sum(-1) + of_sink)
+        assert bool((error.abs() <= self.budget(scores, sink) + 1e-12).all())
+
+    def test_is_exact_where_all_weights_are_the_largest(self) -> None:
+        assert self.budget(torch.zeros(1, 1).double()).item() == pytest.approx(0.0, abs=1e-12)
+
+    def test_is_tight_where_keys_are_many(self) -> None:
+        # A thousand keys of normal scores: sum p² is e / 1000, so 5 * 2^-9 * 0.052; a lost key shows in the LSE.
+        scores = torch.randn(100, 1000, generator=torch.Generator().manual_seed(0)).double()
+        assert float(self.budget(scores).mean()) == pytest.approx(5 * 2**-9 * (math.e / 1000) ** 0.5, rel=0.1)
 
 
 def test_that_of_the_lse_sees_a_lost_key_among_ten_thousand() -> None:

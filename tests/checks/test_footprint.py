@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
+from pagedbench.backends.base import Output
 from pagedbench.checks.base import CheckResult
 from pagedbench.checks.footprint import Footprint
 from pagedbench.checks.footprint_codes import expected_sums, included_keys, rows_of, sum_codes
@@ -16,6 +18,7 @@ from pagedbench.faults.kernel import FaultyBackend
 from pagedbench.faults.program import AttentionProgram
 from pagedbench.layout.build import build_layout
 from pagedbench.scenario.model import Scenario
+from pagedbench.tensors.call import Call
 from pagedbench.words import AttnPath, Verdict
 from tests.checks.kernels import Plain, context
 from tests.tensors.cells import docs_decode, scenario
@@ -67,11 +70,25 @@ RIGHT = [
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("wanted", RIGHT, ids=range(len(RIGHT)))
 def test_a_right_kernel_reads_exactly_its_keys(wanted: Scenario, dtype: str) -> None:
-    from dataclasses import replace
-
     typed = replace(wanted.attention, dtype=dtype, q_dtype=dtype, kv_dtype=dtype)
     uniform = set(wanted.batch.query_lens) == {1}
     result = judged(replace(wanted, attention=typed), None, AttnPath.DECODE if uniform else AttnPath.PAGED_VARLEN)
+    assert result.verdict is Verdict.PASS, result.message
+
+
+class SinksInBf16(FaultyBackend):
+    """A right kernel that takes sinks in bf16, as FlashAttention-3 does."""
+
+    def decode(self, call: Call, plan: object) -> Output:
+        assert call.sinks is not None
+        return super().decode(replace(call, sinks=call.sinks.bfloat16().float()), plan)
+
+
+@pytest.mark.parametrize("softcap", [None, 20.0])
+@pytest.mark.parametrize("keys", [100, 3000])
+def test_a_kernel_may_take_sinks_in_bf16(keys: int, softcap: float | None) -> None:
+    wanted = scenario((1, 1), (keys, keys // 2), attention={"sinks": (1.0, -2.0, 0.0, 5.0), "softcap": softcap})
+    result = Footprint().run(context(wanted, SinksInBf16(None), AttnPath.DECODE))
     assert result.verdict is Verdict.PASS, result.message
 
 

@@ -90,6 +90,7 @@ class TestByHand:
         assert found.lse.item() == pytest.approx(math.log(4), rel=1e-7)
         # sum p^2 v^2 = (1/4 * 8)^2 + (3/4 * 4)^2 = 4 + 9.
         assert found.p2v2.item() == pytest.approx(13.0)
+        assert found.p2.item() == pytest.approx(1 / 16 + 9 / 16)
         assert found.peak.item() == pytest.approx(math.log(3), rel=1e-7)
         assert found.visible.tolist() == [2]
 
@@ -233,6 +234,7 @@ def test_quantised_keys_and_values_are_multiplied_by_their_scales() -> None:
     found, needed = answer(wanted, inputs), answer(plain, exact)
     assert_same(found, needed.out, needed.lse)
     torch.testing.assert_close(found.p2v2, needed.p2v2)
+    torch.testing.assert_close(found.p2, needed.p2)
 
 
 class TestRows:
