@@ -107,7 +107,7 @@ def _compare(context: CheckContext, probes: Sequence[Probe], deadline: float) ->
         right_agrees &= not bool(wrong.any())
         for suspect in list(suspects):
             if time.monotonic() > until:
-                return _nearest(dropped)
+                return _so_far(suspects) or _nearest(dropped)
             if not _explains(context, probe, seen, wrong, suspect):
                 suspects.remove(suspect)
                 dropped.append(suspect)
@@ -116,6 +116,13 @@ def _compare(context: CheckContext, probes: Sequence[Probe], deadline: float) ->
     suspects.sort(key=lambda suspect: suspect.distance)  # stable: the catalogue's order among those that do the same
     how = "agrees in " + ", ".join(dict.fromkeys(probe.name for probe in probes))
     return [_named(suspect, how, rank) for rank, suspect in enumerate(suspects)] or _nearest(dropped)
+
+
+def _so_far(suspects: Sequence[_Suspect]) -> list[Diagnosis]:
+    """When time is up: the hypotheses that were asked about wrong rows and explained all of them."""
+    asked = sorted((s for s in suspects if s.asked and s.explained == s.asked), key=lambda s: s.distance)
+    how = "agrees as far as there was time to ask"
+    return [_named(suspect, how, rank) for rank, suspect in enumerate(asked)]
 
 
 def _able_to_show(context: CheckContext) -> list[Fault]:

@@ -13,10 +13,11 @@ import pagedbench
 def shorten_paths(text: str) -> str:
     """`text` without the parts of paths that are nobody's business: working folder, site-packages, home folder."""
     for folder, name in (
-        (str(Path(pagedbench.__file__).parent.parent) + os.sep, ""),
-        (os.getcwd() + os.sep, ""),
+        # An environment may lie within the working folder, so it comes first.
         (str(Path(sys.prefix)) + os.sep, "<python>/"),
         (str(Path(sys.base_prefix)) + os.sep, "<python>/"),
+        (str(Path(pagedbench.__file__).parent.parent) + os.sep, ""),
+        (os.getcwd() + os.sep, ""),
         (os.path.expanduser("~") + os.sep, "~/"),
         (tempfile.gettempdir() + os.sep, "<tmp>/"),
     ):

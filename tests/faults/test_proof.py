@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import pytest
@@ -15,7 +16,7 @@ from pagedbench.faults.effect import effect
 from pagedbench.faults.fault import Fault
 from pagedbench.faults.program import program_for
 from pagedbench.faults.scenarios import Trial, trials
-from pagedbench.runner.selftest import Power, context_for, power
+from pagedbench.runner.selftest import Power, context_for, power, right_program
 from pagedbench.words import Verdict
 
 COSTLY = ("decode-high-ids", "decode-long")
@@ -30,7 +31,7 @@ def cheapest_first() -> list[Trial]:
 def first_cell_that_shows(fault: Fault) -> CheckContext:
     for trial in cheapest_first():
         context = context_for(trial, fault, "cpu")
-        if power(context, fault) is Power.SHOWS:
+        if power(context, fault, right_program(context)) is Power.SHOWS:
             return context
     raise AssertionError(f"{fault.name} shows nowhere")
 
@@ -57,7 +58,7 @@ def test_a_fault_is_caught_and_named(fault: Fault) -> None:
     context = first_cell_that_shows(fault)
     failure = first_failure(context)
     assert failure is not None, "missed"
-    named = diagnose(context, [failure])
+    named = diagnose(context, [failure], deadline=math.inf)
     assert named, "no diagnosis"
     assert named[0].score == 1.0
     right = program_for(context.prepare().call)
