@@ -96,3 +96,15 @@ def test_a_failure_that_no_fault_explains_is_given_no_name() -> None:
     found = diagnose(context, [CHECKS["accuracy"].run(context)])
     assert all(diagnosis.score < 1 for diagnosis in found)
     assert all("no fault of the catalogue" in diagnosis.sentence for diagnosis in found)
+
+
+def test_when_time_is_up_what_explained_everything_so_far_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = find_fault("last-key-missed")
+    context = first_cell_that_shows(fault)
+    failure = first_failure(context)
+    assert failure is not None
+    asked = iter([0.0] * (len(FAULTS) + 1))  # time for one question to each fault, and no more
+    monkeypatch.setattr(diagnosis.time, "monotonic", lambda: next(asked, 1e9))
+    named = diagnose(context, [failure], deadline=1.0)
+    assert fault.name in [guess.fault for guess in named]
+    assert all(guess.how == "agrees as far as there was time to ask" for guess in named)
