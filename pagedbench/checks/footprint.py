@@ -32,6 +32,8 @@ class Footprint:
 
     name: str = "footprint"
     about: str = "which slots each row reads, and how often: exact at any length, for K and for V"
+    located: bool = True
+    """Whether what is wrong is looked for; without it, rows are only counted."""
 
     def not_applicable(self, context: CheckContext) -> str | None:
         """Value heads too narrow for codes, or nothing to read."""
@@ -49,7 +51,7 @@ class Footprint:
         warnings = (f"footprint of K not checked: {impossible}",) if impossible else ()
         for deviation in _deviations(context, k_side=impossible is None):
             if deviation.found:
-                return _report(context, deviation, warnings)
+                return _report(context, deviation, warnings, self.located)
         rows = context.layout.total_q * context.scenario.attention.num_heads
         return CheckResult(self.name, Verdict.PASS, f"{rows:,} rows read exactly their keys", warnings=warnings)
 
@@ -61,13 +63,13 @@ def _deviations(context: CheckContext, *, k_side: bool) -> Iterator[Deviation]:
             yield detect(context, "K", attempt)
 
 
-def _report(context: CheckContext, deviation: Deviation, warnings: tuple[str, ...]) -> CheckResult:
+def _report(context: CheckContext, deviation: Deviation, warnings: tuple[str, ...], located: bool) -> CheckResult:
     failing = int(deviation.sums.sum())
     if not failing:
         return _lse_report(context, deviation, warnings)
     findings = []
     sequences = _failing_sequences(context, deviation.sums)
-    for sequence in sequences[:_MOST_SEQUENCES]:
+    for sequence in sequences[: _MOST_SEQUENCES if located else 0]:
         findings += _explain(context, deviation, sequence)
     message = findings[0].message if findings else f"{failing:,} rows read a wrong set of slots"
     return CheckResult(

@@ -73,7 +73,7 @@ def sum_codes(included: torch.Tensor, channels: int, layout: BatchLayout, genera
     keys, heads = included.shape
     shape = (keys + 1, heads, channels)
     steps = torch.randint(0, LEVELS, shape, generator=generator, device=generator.device, dtype=torch.int8)
-    rank = included.long().cumsum(0)
+    rank = _running(included.to(torch.int8)).long()
     level = steps.mul_(2).add_((torch.arange(keys + 1, device=steps.device) % 2).to(torch.int8)[:, None, None])
     index = rank[..., None].expand(-1, -1, channels)
     after, before = level.gather(0, index), level.gather(0, (index - 1).clamp_(min=0))
@@ -98,9 +98,17 @@ def expected_sums(codes: torch.Tensor, included: torch.Tensor, rows: Rows) -> tu
 
 def _prefix(values: torch.Tensor) -> torch.Tensor:
     """Sums of the first i entries, i from 0, int32."""
-    sums = torch.zeros((len(values) + 1, *values.shape[1:]), dtype=torch.int32, device=values.device)
-    torch.cumsum(values, 0, dtype=torch.int32, out=sums[1:])
-    return sums
+    running = _running(values)
+    return torch.cat([running.new_zeros(1, *values.shape[1:]), running])
+
+
+def _running(values: torch.Tensor) -> torch.Tensor:
+    """Sums of the first i entries, i from 1, int32.
+
+    Along contiguous memory: along the first dimension a GPU has one thread a column walk through all keys.
+    """
+    columns = values.flatten(1).t().contiguous()
+    return torch.cumsum(columns, 1, dtype=torch.int32).t().contiguous().view(values.shape)
 
 
 def _shared(values: torch.Tensor, layout: BatchLayout) -> torch.Tensor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +16,7 @@ from pagedbench.cli.options import Device
 from pagedbench.words import ExitCode
 
 if TYPE_CHECKING:
-    from pagedbench.faults.fault import Fault
-    from pagedbench.runner.selftest import Trialled
+    from pagedbench.runner.selftest import Plan, Trialled
 
 _SECONDS_BETWEEN_LINES = 15.0
 
@@ -37,6 +36,9 @@ def command(
             "--jobs", "-j", min=0, help="Processes at a time. Default: one a core, at most 4.", show_default=False
         ),
     ] = 0,
+    full: Annotated[
+        bool, typer.Option("--full", help="All checks on long trials too, and what was read located. Minutes more.")
+    ] = False,
     explain: Annotated[bool, typer.Option("--list", help="Print what the faults are, and run nothing.")] = False,
     json: Annotated[
         Path | None,
@@ -61,32 +63,30 @@ def command(
                 f"{fault.kind}  {fault.name}: {fault.sentence}; shows with {fault.shows}{report}", markup=False
             )
         return
-    _run(chosen, _device(device), _numbers(lengths), jobs or min(4, os.cpu_count() or 1), json)
+    from pagedbench.runner.selftest import Plan
+
+    plan = Plan(tuple(_numbers(lengths)), tuple(fault.name for fault in chosen), _device(device), full)
+    _run(plan, jobs or min(4, os.cpu_count() or 1), json)
 
 
-def _run(faults: Sequence[Fault], device: str, lengths: Sequence[int], jobs: int, file: Path | None) -> None:
+def _run(plan: Plan, jobs: int, file: Path | None) -> None:
     from pagedbench.checks.registry import CHECKS
-    from pagedbench.faults.scenarios import trials
     from pagedbench.report.kill_matrix import summary, table
     from pagedbench.report.table import make_console
-    from pagedbench.runner.selftest import count, run_in_parallel, run_selftest
+    from pagedbench.runner.selftest import run_in_parallel, run_selftest
     from pagedbench.runner.session import sigterm_interrupts
 
-    chosen = trials(lengths, device)
-    expected = count(chosen, faults)
+    expected = plan.count
     results: list[Trialled] = []
     with _progress(expected) as advance, _records(file) as keep, suppress(KeyboardInterrupt), sigterm_interrupts():
-        made = (
-            run_in_parallel(lengths, faults, device, jobs, advance)
-            if jobs > 1
-            else run_selftest(chosen, faults, device, progress=advance)
-        )
-        for result in made:
-            results.append(result)
-            keep(result)
+        made = run_in_parallel(plan, jobs, advance) if jobs > 1 else run_selftest(plan, advance)
+        with closing(made):
+            for result in made:
+                results.append(result)
+                keep(result)
     console = make_console()
     console.print(table(results, list(CHECKS)))
-    for line in summary(results):
+    for line in [*summary(results), *([plan.left_out] if plan.left_out else [])]:
         console.print(line, markup=False)
     if any(result.failed for result in results):
         raise typer.Exit(ExitCode.WRONG)

@@ -1,7 +1,8 @@
 """What a kernel does on a call, written down: which slots it reads, how it weighs them, and what it writes where.
 
 `program_for` gives the program of a right kernel; a fault (`reading.py`, `scoring.py`, ...) is a pure change of it.
-`evaluate.py` computes a program. Index tensors are on the CPU: they are small and faults look at them.
+`evaluate.py` computes a program. Index tensors are on the CPU: they are small and faults look at them. Sinks and slopes
+stay where the call has them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Literal
 
 import torch
 
+from pagedbench.backends.indices import host_arrays
 from pagedbench.scenario.model import UNLIMITED
 from pagedbench.tensors.call import Call, CallSpec
 from pagedbench.words import AttnPath
@@ -167,8 +169,8 @@ def program_for(call: Call) -> AttentionProgram:
         v_heads=heads,
         scoring=Scoring(call.spec.softmax_scale, call.spec.softcap, call.spec.head_dim),
         out_row=torch.arange(len(facts.row_sequence)),
-        sinks=None if call.sinks is None else call.sinks.double().cpu(),
-        alibi=None if call.alibi_slopes is None else call.alibi_slopes.double().cpu(),
+        sinks=None if call.sinks is None else call.sinks.double(),
+        alibi=None if call.alibi_slopes is None else call.alibi_slopes.double(),
         writes=_writes(facts, call, slots),
         k_strides=_strides(k),
         v_strides=_strides(v),
@@ -198,18 +200,19 @@ def visible_range(facts: Facts, causal: bool, window: tuple[int, int]) -> tuple[
 
 def _facts(call: Call) -> Facts:
     paged = call.spec.path is not AttnPath.VARLEN
-    cu_q = call.cu_seqlens_q.long().cpu()
+    host = host_arrays(call)
+    cu_q = host.cu_seqlens_q.long()
     query_lens = cu_q.diff()
     sequence = torch.repeat_interleave(torch.arange(len(query_lens)), query_lens)
     k, _ = pools(call)
     return Facts(
         spec=call.spec,
-        table=call.block_table.long().cpu() if paged else None,
+        table=host.block_table.long() if paged else None,
         block_size=call.spec.block_size,
         num_slots=k.shape[0] * k.shape[1],
         query_lens=query_lens,
-        cached=call.cache_seqlens.long().cpu(),
-        total=call.total_seqlens.long().cpu(),
+        cached=host.cache_seqlens.long(),
+        total=host.total_seqlens.long(),
         row_sequence=sequence,
         row_index=torch.arange(len(sequence)) - cu_q[:-1][sequence],
         index_words=2 if call.spec.index_dtypes else 1,
@@ -224,7 +227,7 @@ def _positions(facts: Facts, call: Call) -> torch.Tensor:
     width = int(facts.total.max()) + 2 * facts.block_size if facts.batch else 0
     position = torch.arange(width)
     if facts.table is None:
-        slots = call.cu_seqlens_k.long().cpu()[:-1, None] + position
+        slots = host_arrays(call).cu_seqlens_k.long()[:-1, None] + position
         return torch.where(slots < facts.num_slots, slots, NO_SLOT)
     return through_table(facts, facts.table, position)
 

@@ -11,6 +11,10 @@ from pagedbench.errors import UsageError
 from pagedbench.scenario.model import Scenario
 from pagedbench.words import AttnPath
 
+LONG_KEYS = 8192
+"""Trials with a sequence of so many keys are long: a few checks find their faults, the others take minutes."""
+LONG_CHECKS = ("accuracy", "cache-update", "footprint", "leaks")
+
 _FILE = "selftest.yaml"
 _LONG = """
 name: keys-{keys}
@@ -40,6 +44,17 @@ class Trial:
     def name(self) -> str:
         """As printed."""
         return f"{self.scenario.name}:{self.path}"
+
+    @property
+    def long(self) -> bool:
+        """Whether it is tried with `LONG_CHECKS` alone."""
+        return self.keys >= LONG_KEYS
+
+    @property
+    def keys(self) -> int:
+        """Keys of its longest sequence."""
+        batch = self.scenario.batch
+        return max(q + k for q, k in zip(batch.query_lens, batch.cached_lens, strict=True))
 
 
 def trials(lengths: Sequence[int] = (), device: str = "cpu") -> list[Trial]:

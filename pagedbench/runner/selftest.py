@@ -7,29 +7,34 @@ kernel is ours and cannot take a process down, so that processes are for speed o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import signal
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from enum import Enum
-from multiprocessing import get_context
+from functools import cached_property, lru_cache
+from multiprocessing import active_children, get_context
 
 import torch
 
 from pagedbench.checks.base import CheckContext
 from pagedbench.checks.comparison import compare
 from pagedbench.checks.floor import ready_call
+from pagedbench.checks.footprint import Footprint
 from pagedbench.checks.registry import CHECKS
 from pagedbench.faults.catalogue import find_fault
 from pagedbench.faults.effect import effect
 from pagedbench.faults.evaluate import IllegalAccessError, evaluate
 from pagedbench.faults.fault import Fault
 from pagedbench.faults.kernel import FaultyBackend
-from pagedbench.faults.program import program_for
-from pagedbench.faults.scenarios import Trial, trials
+from pagedbench.faults.program import AttentionProgram, program_for
+from pagedbench.faults.scenarios import LONG_CHECKS, LONG_KEYS, Trial, trials
 from pagedbench.layout.build import build_layout
 from pagedbench.words import Verdict
 
 RAISED = "raised"
+_PART = 10
+"""Faults tried in one go by a process: few enough that all processes end at about the same time."""
 
 
 class Power(str, Enum):
@@ -64,62 +69,119 @@ class Trialled:
 
 
 Progress = Callable[[str], None]
+Results = Generator[Trialled, None, None]
+"""To be closed where it is left early."""
 
 
-def run_selftest(
-    chosen: Sequence[Trial],
-    faults: Sequence[Fault],
-    device: str,
-    checks: Sequence[str] | None = None,
-    progress: Progress = lambda label: None,
-) -> Iterator[Trialled]:
-    """Trial by trial, the right kernel first (`fault` None), then every fault. `progress` is called before each."""
-    names = list(CHECKS) if checks is None else list(checks)
-    for trial in chosen:
-        right = context_for(trial, None, device)
-        for fault in (None, *_meant(trial, faults)):
-            progress(f"{trial.name} {fault.name if fault else 'right kernel'}")
-            yield _try(trial, fault, planted_in(right, fault), names)
+@dataclass(frozen=True)
+class Plan:
+    """What is tried: trials by `lengths` (see `faults/scenarios.py`), faults by name, and how thoroughly.
 
-
-def count(chosen: Sequence[Trial], faults: Sequence[Fault]) -> int:
-    """How many results a run gives."""
-    return sum(1 + len(_meant(trial, faults)) for trial in chosen)
-
-
-def _meant(trial: Trial, faults: Sequence[Fault]) -> list[Fault]:
-    return [fault for fault in faults if not trial.only or fault.name in trial.only]
-
-
-def run_in_parallel(
-    lengths: Sequence[int], faults: Sequence[Fault], device: str, jobs: int, progress: Progress = lambda label: None
-) -> Iterator[Trialled]:
-    """The same in `jobs` processes, a trial each; `progress` is called for each fault as its trial is done.
-
-    Faults hold functions and cannot be sent: they travel by name.
+    Long trials get `LONG_CHECKS`, the footprint without a search for what was read, unless `full`. `checks` limits
+    all trials to some. It can be sent to a process; a fault, which holds a function, cannot.
     """
-    names = [fault.name for fault in faults]
-    chosen = trials(lengths, device)
-    with ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
-        # Costly trials first, so that none is left to run alone at the end.
-        order = sorted(range(len(chosen)), key=lambda index: -sum(chosen[index].scenario.batch.cached_lens))
-        futures = {pool.submit(_one_trial, tuple(lengths), device, index, names): chosen[index] for index in order}
+
+    lengths: tuple[int, ...]
+    faults: tuple[str, ...]
+    device: str
+    full: bool = False
+    checks: tuple[str, ...] | None = None
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        """The trials."""
+        return trials(self.lengths, self.device)
+
+    def meant(self, trial: Trial) -> list[str | None]:
+        """The right kernel (None), then the faults that the trial is for."""
+        return [None, *(name for name in self.faults if not trial.only or name in trial.only)]
+
+    @property
+    def count(self) -> int:
+        """How many results a run gives."""
+        return sum(len(self.meant(trial)) for trial in self.trials)
+
+    def checks_for(self, trial: Trial) -> list[str]:
+        """The names of the checks a trial gets."""
+        known = CHECKS if self.full or not trial.long else LONG_CHECKS
+        return [name for name in known if self.checks is None or name in self.checks]
+
+    @property
+    def left_out(self) -> str:
+        """What long trials do without, in a sentence; empty if nothing is."""
+        if self.full or not any(trial.long for trial in self.trials):
+            return ""
+        return f"long trials ({LONG_KEYS:,} keys and more): {', '.join(LONG_CHECKS)} only, nothing located"
+
+
+def run_selftest(plan: Plan, progress: Progress = lambda label: None) -> Results:
+    """Trial by trial, the right kernel first (`fault` None), then every fault. `progress` is called before each."""
+    for trial in plan.trials:
+        yield from try_all(plan, trial, context_for(trial, None, plan.device), plan.meant(trial), progress)
+
+
+def try_all(
+    plan: Plan, trial: Trial, right: CheckContext, names: Sequence[str | None], progress: Progress
+) -> Iterator[Trialled]:
+    """One trial, whose right kernel's cell is `right`, with the faults `names`."""
+    program = right_program(right)
+    for name in names:
+        progress(f"{trial.name} {name or 'right kernel'}")
+        fault = find_fault(name) if name else None
+        can = Power.SHOWS if fault is None else power(right, fault, program)
+        checks = [] if can is Power.EQUIVALENT else plan.checks_for(trial)
+        context = planted_in(right, fault)
+        located = plan.full or not trial.long
+        yield Trialled(fault, trial, can, {check: _outcome(check, context, located) for check in checks})
+
+
+def run_in_parallel(plan: Plan, jobs: int, progress: Progress = lambda label: None) -> Results:
+    """The same in `jobs` processes, a trial and some faults at a time; `progress` is called for each as it is done."""
+    before = set(active_children())
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin)
+    try:
         # As they are done, so that what an interruption leaves is all that was done.
-        for future in as_completed(futures):
-            trial = futures[future]
-            for name, can, outcomes in future.result():
+        for future in as_completed([pool.submit(_one_part, plan, *part) for part in _parts(plan)]):
+            index, results = future.result()
+            trial = plan.trials[index]
+            for name, can, outcomes in results:
                 progress(f"{trial.name} {name or 'right kernel'}")
                 yield Trialled(find_fault(name) if name else None, trial, Power(can), outcomes)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(active_children()) - before:
+            process.terminate()
 
 
-def _one_trial(
-    lengths: Sequence[int], device: str, index: int, names: Sequence[str]
-) -> list[tuple[str | None, str, dict[str, str]]]:
-    """In a process of its own: the results of one trial, as plain values."""
-    results = run_selftest([trials(lengths, device)[index]], [find_fault(name) for name in names], device)
-    return [(r.fault.name if r.fault else None, r.power.value, r.outcomes) for r in results]
+def _parts(plan: Plan) -> list[tuple[int, tuple[str | None, ...]]]:
+    """Trials, by their number, each with some of its faults: costly trials first, so that none is left to run alone."""
+    order = sorted(range(len(plan.trials)), key=lambda index: -plan.trials[index].keys)
+    parts = []
+    for index in order:
+        names = plan.meant(plan.trials[index])
+        parts += [(index, tuple(names[start : start + _PART])) for start in range(0, len(names), _PART)]
+    return parts
+
+
+def _begin() -> None:
+    """A process of the pool: one thread, and Ctrl-C is its parent's to answer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+
+def _one_part(
+    plan: Plan, index: int, names: Sequence[str | None]
+) -> tuple[int, list[tuple[str | None, str, dict[str, str]]]]:
+    """In a process of its own: the results of one part, as plain values."""
+    trial = plan.trials[index]
+    results = try_all(plan, trial, _right_kernel(plan, index), names, lambda label: None)
+    return index, [(r.fault.name if r.fault else None, r.power.value, r.outcomes) for r in results]
+
+
+@lru_cache(maxsize=1)
+def _right_kernel(plan: Plan, index: int) -> CheckContext:
+    """The cell of a trial, kept from one of its parts to the next: its inputs and its oracle are made once."""
+    return context_for(plan.trials[index], None, plan.device)
 
 
 def context_for(trial: Trial, fault: Fault | None, device: str) -> CheckContext:
@@ -134,10 +196,13 @@ def planted_in(right: CheckContext, fault: Fault | None) -> CheckContext:
     return context
 
 
-def power(context: CheckContext, fault: Fault) -> Power:
-    """What the scenario can show of the fault."""
-    call = ready_call(context)
-    right = program_for(call)
+def right_program(right: CheckContext) -> AttentionProgram:
+    """What a right kernel does in the cell."""
+    return program_for(ready_call(right))
+
+
+def power(context: CheckContext, fault: Fault, right: AttentionProgram) -> Power:
+    """What the scenario can show of the fault; `right` is the right kernel's program."""
     faulty = fault.change(right)
     difference = effect(right, faulty, context.layout)
     if difference.none:
@@ -145,7 +210,7 @@ def power(context: CheckContext, fault: Fault) -> Power:
     if difference.indices:
         return Power.SHOWS
     try:
-        exact = evaluate(faulty, call, compute=torch.float64)
+        exact = evaluate(faulty, ready_call(context), compute=torch.float64)
     except IllegalAccessError:
         return Power.SHOWS
     traits = context.backend.traits_for(context.path)
@@ -154,15 +219,8 @@ def power(context: CheckContext, fault: Fault) -> Power:
     return Power.SHOWS if worst > 1 else Power.BELOW_ROUNDING
 
 
-def _try(trial: Trial, fault: Fault | None, context: CheckContext, checks: Sequence[str]) -> Trialled:
-    can = Power.SHOWS if fault is None else power(context, fault)
-    if can is Power.EQUIVALENT:
-        return Trialled(fault, trial, can)
-    return Trialled(fault, trial, can, {name: _outcome(name, context) for name in checks})
-
-
-def _outcome(name: str, context: CheckContext) -> str:
-    check = CHECKS[name]
+def _outcome(name: str, context: CheckContext, located: bool) -> str:
+    check = CHECKS[name] if located or name != "footprint" else Footprint(located=False)
     if check.not_applicable(context) is not None:
         return str(Verdict.SKIPPED)
     try:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import replace
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
@@ -10,10 +13,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from pagedbench.cli.app import app
-from pagedbench.faults.catalogue import find_fault
+from pagedbench.faults.catalogue import FAULTS, find_fault
 from pagedbench.faults.scenarios import Trial, trials
 from pagedbench.report.kill_matrix import record, summary, table
-from pagedbench.runner.selftest import Power, Trialled, run_selftest
+from pagedbench.runner.selftest import Plan, Power, Trialled, context_for, run_in_parallel, try_all
 
 FIRST = trials()[:1]
 
@@ -39,28 +42,75 @@ def test_a_miss_and_an_accused_right_kernel_are_failures(trialled: Trialled, fai
 
 
 def test_an_index_fault_is_invisible_to_the_cache_check_and_a_write_fault_to_nobody() -> None:
-    faults = [find_fault("key-twice"), find_fault("append-one-slot-late"), find_fault("scale-1-percent")]
-    found = {r.fault.name if r.fault else "right": r for r in run_selftest(FIRST, faults, "cpu", CHECKED)}
+    plan = Plan((), ("key-twice", "append-one-slot-late", "scale-1-percent"), "cpu", checks=CHECKED)
+    found = {r.fault.name if r.fault else "right": r for r in tried(plan, FIRST[0])}
     assert found["right"].caught_by == []
     assert found["key-twice"].caught_by == ["accuracy", "footprint"]
     assert found["append-one-slot-late"].caught_by == ["accuracy", "cache-update", "footprint"]
     assert found["scale-1-percent"].caught_by == ["accuracy"]
 
 
-CHECKED = ["accuracy", "cache-update", "footprint"]
+CHECKED = ("accuracy", "cache-update", "footprint")
+
+
+def tried(plan: Plan, trial: Trial) -> list[Trialled]:
+    """One trial alone."""
+    return list(try_all(plan, trial, context_for(trial, None, plan.device), plan.meant(trial), lambda label: None))
 
 
 def test_a_change_of_numbers_that_rounding_hides_is_no_miss() -> None:
-    from dataclasses import replace
-
     calm = replace(FIRST[0].scenario, attention=replace(FIRST[0].scenario.attention, softcap=1e4, sinks=None))
-    (_, found) = run_selftest([Trial(calm, FIRST[0].path)], [find_fault("softcap-ignored")], "cpu", ["accuracy"])
+    plan = Plan((), ("softcap-ignored",), "cpu", checks=("accuracy",))
+    (_, found) = tried(plan, Trial(calm, FIRST[0].path))
     assert found.power is Power.BELOW_ROUNDING
     assert not found.failed
 
 
 def test_long_trials_are_added_by_length() -> None:
     assert [t.scenario.name for t in trials([70, 1000])].count("keys-1000") == 1
+
+
+def test_long_trials_get_the_checks_that_find_their_faults_unless_all_are_asked_for() -> None:
+    plan = Plan((70, 8192), ("last-key-missed",), "cpu")
+    by_name = {trial.scenario.name: trial for trial in plan.trials}
+    assert plan.checks_for(by_name["keys-8192"]) == ["accuracy", "cache-update", "footprint", "leaks"]
+    assert "invariance" in plan.checks_for(by_name["keys-70"])
+    assert plan.left_out == (
+        "long trials (8,192 keys and more): accuracy, cache-update, footprint, leaks only, nothing located"
+    )
+    full = replace(plan, full=True)
+    assert "invariance" in full.checks_for(by_name["keys-8192"])
+    assert full.left_out == ""
+    assert replace(plan, lengths=(70,)).left_out == ""
+
+
+def test_a_long_trial_catches_a_lost_key_without_looking_where() -> None:
+    plan = Plan((8192,), ("last-key-missed",), "cpu", checks=("footprint",))
+    (trial,) = [trial for trial in plan.trials if trial.long]
+    right, lost = tried(plan, trial)
+    assert right.caught_by == []
+    assert lost.outcomes == {"footprint": "FOOTPRINT"}
+
+
+def test_processes_share_a_trial_and_give_what_one_gives() -> None:
+    names = tuple(fault.name for fault in FAULTS[:12])  # two parts a trial
+    plan = Plan((), names, "cpu", checks=("accuracy",))
+    made = {(r.trial.name, r.fault.name if r.fault else None): r.outcomes for r in run_in_parallel(plan, 2)}
+    assert len(made) == plan.count
+    alone = {(r.trial.name, r.fault.name if r.fault else None): r.outcomes for r in tried(plan, plan.trials[0])}
+    assert {key: made[key] for key in alone} == alone
+
+
+def test_a_run_that_is_left_early_leaves_no_process_behind() -> None:
+    before = set(active_children())
+    made = run_in_parallel(Plan((), tuple(fault.name for fault in FAULTS), "cpu", checks=("accuracy",)), 2)
+    next(made)
+    begun = time.monotonic()
+    made.close()
+    for process in set(active_children()) - before:
+        process.join(5)
+    assert set(active_children()) <= before
+    assert time.monotonic() - begun < 10
 
 
 def test_the_matrix_is_at_most_100_columns_and_its_summary_names_what_failed() -> None:
