@@ -2,8 +2,8 @@
 
 The goal: all checks of one small scenario in at most 40 ms a cell on an H200 after warm-up, 300 ms on a CPU. Cells are
 walked as the worker walks them, in this process; the first walks of each cell (kernels compiled, libraries loaded) are
-not counted. Prints the median of each check and of the whole cell in milliseconds; exits 1 where a cell misses the goal
-or does not pass.
+not counted. Prints each cell's medians in milliseconds as soon as it is measured, of each check and of the whole cell;
+exits 1 where a cell misses the goal or does not pass. A cell is walked `--walks` times, or fewer within `--seconds`.
 
 Run: python benchmarks/check_cost.py [--device cuda] [--backend torch --backend flash-attn-3] [SCENARIO ...]
 """
@@ -19,8 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from pagedbench.backends.registry import find_backend
 from pagedbench.results.record import CellRecord
@@ -45,25 +43,29 @@ class Cost:
     stages: dict[str, float]
 
 
-def measure(job: Job, warm_ups: int, walks: int) -> Cost:
-    """Walk a cell again and again."""
+def measure(job: Job, warm_ups: int, walks: int, seconds: float) -> Cost:
+    """Walk a cell again and again: `warm_ups` times unseen, then `walks` times, or until `seconds` have passed."""
 
     def walk() -> tuple[float, CellRecord]:
         begun = time.perf_counter()
         record = judge(job, lambda event, **values: None).record
         return time.perf_counter() - begun, record
 
+    cell = f"{job.scenario.name} {job.path}"
     for _ in range(warm_ups):
-        walk()
+        verdict = walk()[1].verdict
+        if verdict is Verdict.SKIPPED:
+            return Cost(cell, verdict, 0.0, {})
     gc.collect()
     gc.freeze()  # as the worker does: what was there before a cell is not looked through after it
-    timed = [walk() for _ in range(walks)]
+    timed, begun = [walk()], time.perf_counter()
+    while len(timed) < walks and time.perf_counter() - begun < seconds:
+        timed.append(walk())
     record = timed[-1][1]
     stages = {
         name.removeprefix(_CHECK): 1e3 * statistics.median(found.durations[name] for _, found in timed)
         for name in record.durations
     }
-    cell = f"{job.scenario.name} {job.path}"
     return Cost(cell, record.verdict, 1e3 * statistics.median(seconds for seconds, _ in timed), stages)
 
 
@@ -73,17 +75,10 @@ def cells(scenarios: Sequence[Scenario], backend: str, device: str, suite: str) 
     return [Job(scenario, backend, path.value, device, suite) for scenario in scenarios for path in paths]
 
 
-def table(backend: str, device: str, costs: Sequence[Cost]) -> Table:
-    """A row a cell, a column a check."""
-    names = list(dict.fromkeys(name for cost in costs for name in cost.stages))
-    shown = Table(title=f"{backend} on {device}: milliseconds, goal {GOAL_MS[device]:g} a cell")
-    shown.add_column("cell", no_wrap=True)
-    for name in [*names, "all", "of the goal"]:
-        shown.add_column(name.removeprefix("its "), justify="right")
-    for cost in costs:
-        figures = [f"{cost.stages[name]:.1f}" if name in cost.stages else "" for name in names]
-        shown.add_row(cost.cell, *figures, f"{cost.total:.1f}", f"{cost.total / GOAL_MS[device]:.2f}")
-    return shown
+def row(cost: Cost, device: str) -> str:
+    """One cell: in all, its share of the goal, and each stage."""
+    stages = "  ".join(f"{name.removeprefix('its ')} {ms:.1f}" for name, ms in cost.stages.items())
+    return f"{cost.cell:<34} {cost.total:7.1f} ms  {cost.total / GOAL_MS[device]:5.2f} of the goal   {stages}"
 
 
 def main() -> int:
@@ -93,18 +88,20 @@ def main() -> int:
     parser.add_argument("--device", choices=list(GOAL_MS), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--backend", action="append", help="default: torch")
     parser.add_argument("--suite", default="full")
-    parser.add_argument("--warm-ups", type=int, default=3)
-    parser.add_argument("--walks", type=int, default=15)
+    parser.add_argument("--warm-ups", type=int, default=2)
+    parser.add_argument("--walks", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=0.3, help="of counted walks a cell")
     options = parser.parse_args()
     scenarios, missed = load_scenarios(options.scenarios), 0
     for backend in options.backend or ["torch"]:
-        jobs = cells(scenarios, backend, options.device, options.suite)
-        costs = [measure(job, options.warm_ups, options.walks) for job in jobs]
-        costs = [cost for cost in costs if cost.verdict is not Verdict.SKIPPED]
-        Console(width=180).print(table(backend, options.device, costs))
-        for cost in costs:
+        print(f"{backend} on {options.device}: goal {GOAL_MS[options.device]:g} ms a cell", flush=True)
+        for job in cells(scenarios, backend, options.device, options.suite):
+            cost = measure(job, options.warm_ups, options.walks, options.seconds)
+            if cost.verdict is Verdict.SKIPPED:
+                continue
+            print(row(cost, options.device), flush=True)
             if cost.verdict is not Verdict.PASS or cost.total > GOAL_MS[options.device]:
-                print(f"{backend} {cost.cell}: {cost.verdict.value}, {cost.total:.1f} ms")
+                print(f"  missed: {cost.verdict.value}, {cost.total:.1f} ms", flush=True)
                 missed += 1
     gc.unfreeze()
     return 1 if missed else 0
