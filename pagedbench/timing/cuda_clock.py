@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ _CALIBRATION_CYCLES = 4_000_000
 
 
 class CudaClock:
-    """See the module. Made once a process and device: it keeps the flush buffer and the captured graphs."""
+    """See the module. Made for one measurement: it keeps the flush buffer and the captured graphs."""
 
     asynchronous = True
     cache_states: tuple[CacheState, ...] = ("cold", "warm")
@@ -43,7 +43,7 @@ class CudaClock:
         }
         self.notes: list[str] = []
         self._flush = ReadFlush(device, self.l2_bytes)
-        self._cycles_per_ns = self._calibrate()
+        self._cycles_per_ns = _cycles_per_ns(device)
         self._host_ns = 500e3  # what queueing one call costs, profiler included; corrected after each batch
         self._graphs: dict[int, tuple[Job, torch.cuda.CUDAGraph]] = {}
         self._profiler_works = True
@@ -59,10 +59,6 @@ class CudaClock:
     def synchronize(self) -> None:
         """Wait for the device."""
         torch.cuda.synchronize(self.device)
-
-    def release(self) -> None:
-        """Forget captured graphs, and with them the memory they hold."""
-        self._graphs.clear()
 
     def host_times(self, jobs: Sequence[Job], cache: CacheState) -> list[float]:
         """Host time of each job; the queue is emptied first, so that no launch waits for a place in it."""
@@ -145,16 +141,6 @@ class CudaClock:
         took = (time.perf_counter_ns() - start) / max(calls, 1)
         self._host_ns = max(took, 0.7 * self._host_ns)
 
-    def _calibrate(self) -> float:
-        """Cycles a ns of the waiting kernel, at the clock the chip has under load."""
-        start, end = _event(), _event()
-        _wait(10 * _CALIBRATION_CYCLES)
-        start.record()
-        _wait(_CALIBRATION_CYCLES)
-        end.record()
-        self.synchronize()
-        return float(_CALIBRATION_CYCLES / (start.elapsed_time(end) * 1e6))
-
     def _graph(self, job: Job) -> torch.cuda.CUDAGraph:
         known = self._graphs.get(id(job))
         if known is not None:
@@ -187,6 +173,18 @@ def _event() -> torch.cuda.Event:
 def _wait(cycles: float) -> None:
     """Queue a kernel that does nothing for so many cycles."""
     torch.cuda._sleep(int(cycles))  # type: ignore[no-untyped-call]
+
+
+@lru_cache(maxsize=8)
+def _cycles_per_ns(device: str) -> float:
+    """Cycles a ns of the waiting kernel, at the clock the chip has under load. Measured once a process (20 ms)."""
+    start, end = _event(), _event()
+    _wait(10 * _CALIBRATION_CYCLES)
+    start.record()
+    _wait(_CALIBRATION_CYCLES)
+    end.record()
+    torch.cuda.synchronize(device)
+    return float(_CALIBRATION_CYCLES / (start.elapsed_time(end) * 1e6))
 
 
 def _events(profiler: Any) -> Iterator[Event]:

@@ -24,8 +24,9 @@ class TimingOptions:
     """How to measure, and when to stop.
 
     `cache` cold flushes the card's L2 before every call. Sampling stops when the `confidence` interval of the median
-    is within ±`precision` of it, or at `max_samples`, or after `max_seconds` a quantity. `quantities` that do not apply
-    (a graph on a CPU) are left out silently. Comparisons use `compare_confidence`, and call nothing faster or slower
+    is within ±`precision` of it, or at `max_samples`, or after `max_seconds`: of kernel time, and of a comparison for
+    each side; other quantities take a quarter of it. `quantities` that do not apply (a graph on a CPU) are left out
+    silently. Comparisons use `compare_confidence`, and call nothing faster or slower
     within the equivalence `margin`.
     """
 

@@ -64,6 +64,30 @@ def test_sampling_stops_at_the_limit_when_the_median_stays_unsure_and_warns():
     assert any("the median is only known to" in warning for warning in found.warnings)
 
 
+def test_a_cell_whose_times_never_settle_ends_within_its_limits():
+    """0.1 s of warm-up, 0.5 s of kernel time, an eighth of a second for each other quantity, a batch of overshoot."""
+    device, rng = FakeDevice(), np.random.default_rng(5)
+
+    class Restless(FakeStage):
+        @property
+        def run(self):
+            def call():
+                device.host += rng.uniform(5, 500) * US
+                device.launch(rng.uniform(5, 500) * US)
+
+            return call
+
+    def plan():
+        device.host += rng.uniform(5, 500) * US
+
+    options = TimingOptions(max_seconds=0.5, max_samples=100_000, precision=1e-4, quantities=("kernel", "call"))
+    found = timed([Restless("attention", device, constant(0))], device, options=options, plan=plan)
+    assert {name: q.stop for name, q in found.quantities.items()} == dict.fromkeys(
+        ("kernel", "call", "plan"), "time limit"
+    )
+    assert device.host < 1.0e9
+
+
 def test_stages_are_apart_with_their_shares():
     device = FakeDevice()
     stages = [
