@@ -56,6 +56,12 @@ class Trial:
         batch = self.scenario.batch
         return max(q + k for q, k in zip(batch.query_lens, batch.cached_lens, strict=True))
 
+    @property
+    def slots(self) -> int:
+        """Slots that its pool has at least: what it costs."""
+        cache = self.scenario.cache
+        return max(self.keys, (cache.num_blocks or 0) * cache.block_size)
+
 
 def trials(lengths: Sequence[int] = (), device: str = "cpu") -> list[Trial]:
     """The small set, and a decode step of each length; on a GPU, which has the memory, a pool that 32 bits cannot

@@ -155,7 +155,7 @@ def run_in_parallel(plan: Plan, jobs: int, progress: Progress = lambda label: No
 
 def _parts(plan: Plan) -> list[tuple[int, tuple[str | None, ...]]]:
     """Trials, by their number, each with some of its faults: costly trials first, so that none is left to run alone."""
-    order = sorted(range(len(plan.trials)), key=lambda index: -plan.trials[index].keys)
+    order = sorted(range(len(plan.trials)), key=lambda index: -plan.trials[index].slots)
     parts = []
     for index in order:
         names = plan.meant(plan.trials[index])
