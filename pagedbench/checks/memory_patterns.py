@@ -7,6 +7,7 @@ are filled as they are made, which reaches whatever goes through its dispatcher.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,12 +44,32 @@ def uninitialised_is_nan() -> Iterator[None]:
 class FilledAsAllocated(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within: whatever torch allocates without a value through its dispatcher holds `FINITE_PATTERN`."""
 
+    def __new__(cls):  # type: ignore[no-untyped-def]
+        """One that keeps the compiler's hands off where the compiler is loaded; loading it takes seconds."""
+        return super().__new__(_BesideACompiler if "torch._dynamo" in sys.modules else cls)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch wraps `__torch_dispatch__` so that it is not compiled, for which it loads the compiler."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let the operation run; fill what it allocated."""
         result = func(*args, **(kwargs or {}))
         if func in _ALLOCATING and result.is_floating_point() and result.numel():
             bits(result).fill_(_pattern_of_size(result.element_size()))
         return result
+
+
+class _BesideACompiler(FilledAsAllocated):  # type: ignore[no-untyped-call]
+    """The same, never compiled."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 _ATEN = torch.ops.aten

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -135,3 +138,16 @@ def test_all_memory_that_torch_allocates_can_be_filled() -> None:
         assert tensor.isfinite().all()
         assert len(tensor.unique()) == 1
         assert tensor.flatten()[0] != 0
+
+
+def test_memory_is_filled_without_loading_the_compiler() -> None:
+    """It takes seconds, in each process that judges a backend."""
+    code = (
+        "import sys, torch\n"
+        "from pagedbench.checks.memory_patterns import FilledAsAllocated\n"
+        "with FilledAsAllocated():\n"
+        "    assert torch.empty(3).long() is not None\n"
+        "print('torch._dynamo' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
