@@ -101,9 +101,11 @@ class Plan:
         """How many results a run gives."""
         return sum(len(self.meant(trial)) for trial in self.trials)
 
-    def checks_for(self, trial: Trial) -> list[str]:
-        """The names of the checks a trial gets."""
-        known = CHECKS if self.full or not trial.long else LONG_CHECKS
+    def checks_for(self, trial: Trial, *, noisy: bool = False) -> list[str]:
+        """The names of the checks a trial gets; `noisy`: with a kernel that does not repeat itself."""
+        known = list(CHECKS)
+        if trial.long and not self.full:
+            known = [*LONG_CHECKS, *(["invariance"] if noisy else [])]
         return [name for name in known if self.checks is None or name in self.checks]
 
     @property
@@ -111,7 +113,8 @@ class Plan:
         """What long trials do without, in a sentence; empty if nothing is."""
         if self.full or not any(trial.long for trial in self.trials):
             return ""
-        return f"long trials ({LONG_KEYS:,} keys and more): {', '.join(LONG_CHECKS)} only, nothing located"
+        kept = f"{', '.join(LONG_CHECKS)} only (a noisy kernel: invariance too)"
+        return f"long trials ({LONG_KEYS:,} keys and more): {kept}, nothing located"
 
 
 def run_selftest(plan: Plan, progress: Progress = lambda label: None) -> Results:
@@ -129,7 +132,8 @@ def try_all(
         progress(f"{trial.name} {name or 'right kernel'}")
         fault = find_fault(name) if name else None
         can = Power.SHOWS if fault is None else power(right, fault, program)
-        checks = [] if can is Power.EQUIVALENT else plan.checks_for(trial)
+        noisy = fault is not None and fault.change(program).noise > 0
+        checks = [] if can is Power.EQUIVALENT else plan.checks_for(trial, noisy=noisy)
         context = planted_in(right, fault)
         located = plan.full or not trial.long
         yield Trialled(fault, trial, can, {check: _outcome(check, context, located) for check in checks})
