@@ -1,6 +1,11 @@
-"""Shared test set-up: GPU tests skip where there is no GPU."""
+"""Shared test set-up: GPU tests skip where there is no GPU, and one that takes the whole of it runs alone on it."""
 
 from __future__ import annotations
+
+import fcntl
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,3 +20,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     for item in gpu_items:
         item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def _its_share_of_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests run side by side: one marked `alone` (all memory, a dead context) waits for the GPU's others, and they for
+    it."""
+    if request.node.get_closest_marker("gpu") is None:
+        yield
+        return
+    alone = request.node.get_closest_marker("alone") is not None
+    with Path(tempfile.gettempdir(), "pagedbench-tests-gpu.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield

@@ -81,6 +81,13 @@ class FlashAttention4Backend(LibraryBackend):
             yield f"a block table: {self.title} has no paged kernel for compute capability {major}.x, varlen only"
         if major in {10, 11} and max(dims) > 128 and dims not in {(192, 128), (256, 256)}:
             yield f"head dims {dims}: {self.title} takes up to 128, (192, 128) and (256, 256) on Blackwell"
+        tile = _tile_keys(spec, major)
+        if spec.path is AttnPath.PAGED_VARLEN and spec.block_size != tile and any(dim % 16 for dim in dims):
+            odd = next(dim for dim in dims if dim % 16)
+            yield (
+                f"head dim {odd} in blocks of {spec.block_size}: {self.title} needs a multiple of 16,"
+                f" or blocks of {tile} keys, its tile here"
+            )
 
     def _function(self) -> Any:
         return getattr(self.lib.module(), "flash_attn_varlen_func", None)
@@ -124,3 +131,20 @@ class FlashAttention4Backend(LibraryBackend):
         )
         out, lse = (result[0], result[1]) if isinstance(result, tuple) else (result, None)
         return Output(out, None if lse is None else lambda: lse_forms.from_heads_first(lse, call))
+
+
+def _tile_keys(spec: CallSpec, major: int) -> int:
+    """Keys in a tile of its forward kernel on Hopper (`_tile_size_fwd_sm90` of 4.0.0b36) or Blackwell.
+
+    Blocks of this size are loaded by TMA; others row by row, which has no code for a partly used head dim.
+    """
+    if major != 9:
+        return 128
+    left, right = spec.window_size
+    local = left != UNLIMITED or (not spec.causal and right not in (UNLIMITED, 0))
+    if spec.head_dim <= 128:
+        full = not (local or spec.causal or right == 0)
+        return 144 if full and 64 < spec.head_dim <= 96 else 128
+    if spec.head_dim <= 192:
+        return 96 if local else 128 if spec.head_dim_v <= 128 else 112
+    return 64 if local else 80

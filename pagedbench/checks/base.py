@@ -16,6 +16,7 @@ import torch
 from pagedbench.backends.base import Backend, Output
 from pagedbench.backends.execute import execute
 from pagedbench.checks.budget import RowBudget, row_budget
+from pagedbench.checks.poison import poison_for
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.oracle.as_given import as_given
 from pagedbench.oracle.reference import Reference, reference
@@ -85,7 +86,7 @@ class CheckContext:
         """The oracle's answer for `inputs`, or for the batch that an override taken at its word describes."""
         inputs, layout = self.inputs, self.layout
         if self.scenario.override.values and self.scenario.override.oracle == "as-given":
-            inputs, layout = as_given(self.scenario, layout, inputs, self.path, self.device)
+            inputs, layout = as_given(self.scenario, layout, inputs, self.path, self.device, self.poison)
         seed = self.scenario.inputs.seed
         return reference(inputs, layout, self.scenario.attention, device=self.device, seed=seed)
 
@@ -100,20 +101,23 @@ class CheckContext:
         return self.execute()
 
     @property
-    def _poison(self) -> Fill:
-        return Fill.poison(self.scenario.inputs.poison)
+    def poison(self) -> Fill:
+        """What stands where no row looks: the scenario's poison, finite where the backend declares that NaN leaks."""
+        return poison_for(self.backend.traits_for(self.path), self.scenario.inputs.poison)
 
     @cached_property
-    def _image(self) -> torch.Tensor | None:
-        """The memory of the scenario's own call, which most checks begin with."""
-        return image_of(self.scenario, self.layout, self.inputs, self._poison, self.device)
+    def _image(self) -> tuple[Fill, torch.Tensor | None]:
+        """The memory of the scenario's own call, which most checks begin with, and its fill: another path of a backend,
+        which is handed this one's image, may declare other leaks."""
+        return self.poison, image_of(self.scenario, self.layout, self.inputs, self.poison, self.device)
 
     def prepare(
         self, *, inputs: LogicalInputs | None = None, layout: BatchLayout | None = None, fill: Fill | None = None
     ) -> Prepared:
         """A fresh call on fresh memory: the scenario's, with other numbers, another placement or another fill."""
-        chosen = fill or self._poison
-        own = layout is None and inputs is None and chosen.k is self._poison.k and chosen.v is self._poison.v
+        poison = self.poison
+        chosen = fill or poison
+        own = layout is None and inputs is None and chosen.k is poison.k and chosen.v is poison.v
         return prepare(
             self.scenario,
             self.layout if layout is None else layout,
@@ -121,7 +125,7 @@ class CheckContext:
             self.path,
             self.device,
             fill=chosen,
-            image=self._image if own else None,
+            image=self._image[1] if own and self._image[0] is poison else None,
         )
 
     def execute(

@@ -19,15 +19,14 @@ from pagedbench.backends.base import Output
 from pagedbench.checks.base import CheckContext, CheckResult, Finding
 from pagedbench.checks.comparison import compare
 from pagedbench.checks.memory_patterns import uninitialised_is_nan
+from pagedbench.checks.poison import SIDES, Side, declared_leaks
 from pagedbench.checks.rows import live_rows, place_of
 from pagedbench.layout.regions import Region
 from pagedbench.tensors.bits import bits
 from pagedbench.tensors.fill import Fill, FillValue, slot_map
 from pagedbench.words import Verdict
 
-Side = Literal["K", "V"]
 FillName = Literal["large", "NaN", "Inf"]
-SIDES: tuple[Side, Side] = ("K", "V")
 FILLS: dict[FillName, FillValue] = {"large": "large", "NaN": float("nan"), "Inf": float("inf")}
 _NAMES = {
     Region.TRASH: "the trash block",
@@ -48,12 +47,6 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.side} of {_NAMES[self.region]}"
-
-    @property
-    def keys(self) -> tuple[str, str]:
-        """The names that `Traits.nan_regions` may give it, the narrower first."""
-        name = self.region.name.lower()
-        return f"{name}.{self.side.lower()}", name
 
 
 @dataclass(frozen=True)
@@ -101,8 +94,7 @@ def _places(context: CheckContext) -> list[Place]:
 
 
 def _may_leak(context: CheckContext, place: Place) -> bool:
-    contract = context.backend.traits_for(context.path).nan_regions
-    return any(contract.get(key) == "may-leak" for key in place.keys)
+    return (place.region, place.side) in declared_leaks(context.backend.traits_for(context.path))
 
 
 def _output(context: CheckContext, fill: Fill) -> Output:

@@ -42,7 +42,13 @@ def uninitialised_is_nan() -> Iterator[None]:
 
 
 class FilledAsAllocated(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within: whatever torch allocates without a value through its dispatcher holds `FINITE_PATTERN`."""
+    """Within: whatever torch allocates without a value through its dispatcher holds `FINITE_PATTERN`.
+
+    What `torch.compile` made runs as it does outside. By default torch compiles nothing within a mode, and never again
+    what it met there: a compiled backend would be judged by another kernel, now and in every cell that follows.
+    """
+
+    supports_higher_order_operators = True
 
     def __new__(cls):  # type: ignore[no-untyped-def]
         """One that keeps the compiler's hands off where the compiler is loaded; loading it takes seconds."""
@@ -52,6 +58,11 @@ class FilledAsAllocated(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         """Whether torch wraps `__torch_dispatch__` so that it is not compiled, for which it loads the compiler."""
         return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compile without this mode; run what was compiled within it."""
+        return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Let the operation run; fill what it allocated."""

@@ -47,7 +47,7 @@ class Unwritten:
 
 def _unwritten(context: CheckContext) -> tuple[torch.Tensor, str]:
     """`(total_q, num_heads)` bool: rows (or their LSE) that follow the memory; and whose memory it was."""
-    fill = Fill.poison(context.scenario.inputs.poison)
+    fill = context.poison
     prepared = context.prepare(fill=dataclasses.replace(fill, out=GUARD_PATTERN))
     with uninitialised_is_nan():
         first = _copied(context.execute(prepared).output)

@@ -27,7 +27,8 @@ _OUTPUT_CAP = 64 << 20  # a kernel that prints for ever must not fill the disk
 _POLL_SECONDS = 0.1
 WHERE_SIGNAL = signal.SIGUSR1
 """Has a worker print where its Python code stands."""
-_WHERE_SECONDS = 0.5
+_WHERE_SECONDS = 2.0  # a thread inside a driver hears of a signal only when that lets it
+_SETTLED_SECONDS = 0.1
 
 
 class WorkerGone(Exception):
@@ -115,12 +116,16 @@ class WorkerProcess:
         """Have a worker that does not answer print its stack, which is then a part of its output."""
         if self._wrapped:  # the process known here is the tool, which may take the signal otherwise
             return
-        before = os.fstat(self._output.fileno()).st_size
+        before = size = os.fstat(self._output.fileno()).st_size
         self._process.send_signal(WHERE_SIGNAL)
-        deadline = time.monotonic() + _WHERE_SECONDS
-        while os.fstat(self._output.fileno()).st_size == before and time.monotonic() < deadline:
+        now = time.monotonic()
+        grown, deadline = now, now + _WHERE_SECONDS
+        # The stack is written line by line: it is whole when nothing has come for a moment.
+        while now < deadline and (size == before or now < grown + _SETTLED_SECONDS):
             time.sleep(0.01)
-        time.sleep(0.05)  # the stack is written line by line
+            now, last, size = time.monotonic(), size, os.fstat(self._output.fileno()).st_size
+            if size != last:
+                grown = now
 
     def _resident_bytes(self) -> int:
         """Memory of the worker; of all its family under a wrapper, which starts the worker as a child."""

@@ -210,6 +210,13 @@ def test_fa4_chooses_splits_only_where_its_kernels_can_split(
         ((12, 0), HALF, AttnPath.PAGED_VARLEN, "no paged kernel for compute capability 12.x"),
         ((8, 6), HALF, AttnPath.VARLEN, "nothing"),
         ((10, 0), replace(HALF, head_dim=192), AttnPath.VARLEN, "on Blackwell"),
+        ((9, 0), replace(HALF, head_dim=120), AttnPath.PAGED_VARLEN, "head dim 120 in blocks of 256"),
+        ((9, 0), replace(HALF, head_dim=120, block_size=16), AttnPath.PAGED_VARLEN, "or blocks of 128 keys"),
+        ((9, 0), replace(HALF, head_dim=120, block_size=16), AttnPath.VARLEN, "nothing"),
+        ((9, 0), replace(HALF, head_dim=120, block_size=128), AttnPath.PAGED_VARLEN, "nothing"),
+        ((9, 0), replace(HALF, head_dim=112, block_size=16), AttnPath.PAGED_VARLEN, "nothing"),
+        ((9, 0), replace(HALF, head_dim=64, head_dim_v=72), AttnPath.PAGED_VARLEN, "head dim 72 in blocks of 256"),
+        ((10, 0), replace(HALF, head_dim=120, block_size=64), AttnPath.PAGED_VARLEN, "or blocks of 128 keys"),
     ],
 )
 def test_fa4_says_what_it_has_for_other_gpus_only(
@@ -218,6 +225,33 @@ def test_fa4_says_what_it_has_for_other_gpus_only(
     use(fakes.flash_attn_4, make(HALF, V))
     monkeypatch.setattr(flash_attn_4, "compute_capability", lambda: capability)
     assert words in (FlashAttention4Backend().unsupported(_spec(batch, path)) or "nothing")
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "mask", "tile"),
+    [
+        (56, {"causal": False}, 128),
+        (88, {"causal": True}, 128),
+        (88, {"causal": False}, 144),
+        (88, {"causal": False, "window_size": (9, 3)}, 128),
+        (136, {"causal": True, "head_dim_v": 128}, 128),
+        (136, {"causal": True}, 112),
+        (136, {"causal": True, "window_size": (9, 0)}, 96),
+        (248, {"causal": False}, 80),
+        (248, {"causal": True, "window_size": (9, 0)}, 64),
+    ],
+)
+def test_fa4_takes_odd_head_dims_in_blocks_of_its_tile(
+    use: Any, monkeypatch: pytest.MonkeyPatch, head_dim: int, mask: dict[str, Any], tile: int
+) -> None:
+    """The tiles are those that flash-attn-4 4.0.0b36 chooses on Hopper; another block size fails in an assertion."""
+    use(fakes.flash_attn_4, make(HALF, V))
+    monkeypatch.setattr(flash_attn_4, "compute_capability", lambda: (9, 0))
+    odd = replace(HALF, head_dim=head_dim, **mask)
+    assert FlashAttention4Backend().unsupported(_spec(replace(odd, block_size=tile), P)) is None
+    for block_size in (16, 2 * tile):
+        reason = FlashAttention4Backend().unsupported(_spec(replace(odd, block_size=block_size), P)) or ""
+        assert f"or blocks of {tile} keys" in reason
 
 
 def test_torch_varlen_says_causal_by_its_window(use: Any) -> None:

@@ -140,6 +140,48 @@ def test_all_memory_that_torch_allocates_can_be_filled() -> None:
         assert tensor.flatten()[0] != 0
 
 
+class Compiled(Plain):
+    """Its output is made by torch.compile; notes which calls ran uncompiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uncompiled: list[int] = []
+        self._finishing = torch.compile(self._copied, backend="eager")
+
+    def _copied(self, out: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling():
+            self.uncompiled.append(self.calls)
+        return torch.empty_like(out).copy_(out)
+
+    def decode(self, call: Call, plan: object) -> Output:
+        right = super().decode(call, plan)
+        return Output(self._finishing(right.out), right.lse)
+
+
+def test_a_compiled_kernel_is_judged_compiled_and_stays_so() -> None:
+    """torch compiles nothing within an ordinary dispatch mode, and no longer what it met there."""
+    backend = Compiled()
+    cell = context(scenario(), backend)
+    cell.execute()
+    with FilledAsAllocated():
+        cell.execute()
+    cell.execute()
+    assert Unwritten().run(cell).verdict is Verdict.PASS
+    assert backend.uncompiled == []
+
+
+def test_a_higher_order_operator_runs_where_memory_is_filled() -> None:
+    """torch refuses one within a mode that does not say that it lets them through."""
+    from torch._higher_order_ops.flex_attention import flex_attention
+
+    q = k = v = torch.ones(1, 1, 4, 8)
+    blocks = torch.ones(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 1, dtype=torch.int32)
+    mask = (4, 4, *blocks, None, None, None, None, None, None, 4, 4, lambda b, h, m, n: m >= n)
+    with FilledAsAllocated():
+        out = flex_attention(q, k, v, lambda score, b, h, m, n: score, mask, 1.0, {})[0]
+    assert torch.equal(out, v)
+
+
 def test_memory_is_filled_without_loading_the_compiler() -> None:
     """It takes seconds, in each process that judges a backend."""
     code = (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
 import time
 
@@ -42,6 +43,17 @@ def segfault_decode(q):
 
 def hanging_decode(q):
     """Never returns."""
+    while True:
+        time.sleep(0.01)
+
+
+def late_decode(q):
+    """Never returns, and hears of a signal a second late, as in a driver."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    while signal.SIGUSR1 not in signal.sigpending():
+        time.sleep(0.01)
+    time.sleep(1.0)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
     while True:
         time.sleep(0.01)
 

@@ -13,7 +13,7 @@ from pagedbench.words import ExitCode, Verdict
 
 from .conftest import Start
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 KERNELS = Path(__file__).with_name("gpu_kernels.py")
 Write = Callable[..., Path]
 
@@ -33,7 +33,7 @@ def test_an_illegal_access_is_a_crash_and_the_next_cell_passes(
 ) -> None:
     found, code, told = judged(start, scenario_file("small"), tmp_path / "records.jsonl", bad, "good")
     assert found[bad].verdict is Verdict.CRASHED, told
-    assert "illegal memory access" in found[bad].message or "device-side assert" in found[bad].message
+    assert "CUDA error" in found[bad].message  # which one depends on the driver, and on what else is on the GPU
     assert found["good"].verdict is Verdict.PASS, told
     assert code == ExitCode.UNDECIDED
 

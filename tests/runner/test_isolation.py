@@ -54,6 +54,16 @@ def test_five_bad_kernels_and_a_good_one_get_six_right_verdicts(
     assert run.returncode == ExitCode.WRONG
 
 
+@pytest.mark.slow
+def test_a_worker_that_hears_late_still_says_where_it_stood(start: Start, scenario_file: Write, tmp_path: Path) -> None:
+    records = tmp_path / "records.jsonl"
+    arguments = ("--no-timing", "--timeout", 3, "--json", records, *backends("late"))
+    start("run", scenario_file("small"), *arguments).communicate(timeout=60)
+    (late,) = read_records(records)
+    assert late.verdict is Verdict.TIMED_OUT
+    assert "in late_decode" in late.stderr
+
+
 def test_of_three_scenarios_the_middle_one_crashes_and_the_others_pass(
     start: Start, tmp_path: Path, scenario_file: Write
 ) -> None:
