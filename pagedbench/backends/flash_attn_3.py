@@ -66,6 +66,7 @@ class FlashAttention3Backend(LibraryBackend):
             window=not flags.get("FLASHATTENTION_DISABLE_LOCAL", False),
             softcap=not flags.get("FLASHATTENTION_DISABLE_SOFTCAP", False),
             sinks=_sink_name(function) is not None,
+            bf16_sinks=True,
             splits=not flags.get("FLASHATTENTION_DISABLE_SPLIT", False),
         )
 

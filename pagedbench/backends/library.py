@@ -33,6 +33,7 @@ class Capabilities:
     else up to `max_head_dim` in steps of `head_dim_step`. `block_step`: block sizes must be multiples of it.
     `window`: a sliding window; `look_ahead`: one whose right side is limited without being causal. `splits`: the number
     of splits can be chosen. `max_query_len`: for decode, None for any. `same_strides`: K and V must have equal strides.
+    `bf16_sinks`: sinks are taken in bfloat16, whatever the scenario has them in.
     """
 
     dtypes: tuple[str, ...] = ("float16", "bfloat16")
@@ -48,6 +49,7 @@ class Capabilities:
     not_causal: bool = True
     softcap: bool = True
     sinks: bool = False
+    bf16_sinks: bool = False
     alibi: bool = False
     splits: bool = True
     int64: bool = False
@@ -135,6 +137,8 @@ class Capabilities:
             "ALiBi": spec.alibi and not self.alibi,
             f"num_splits {spec.num_splits}": spec.num_splits != AUTO_SPLITS and not self.splits,
         }
+        if spec.sinks and self.bf16_sinks and not spec.sinks_fit_bf16:
+            yield f"sinks that bfloat16 cannot hold: {title} takes them in bfloat16"
         for feature, lacking in asked.items():
             if lacking:
                 yield (

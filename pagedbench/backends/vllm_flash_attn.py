@@ -62,6 +62,7 @@ class VllmFlashAttentionBackend(LibraryBackend):
             block_step=16,
             fp8="all" if third and "k_descale" in names else "no",
             sinks=third and "s_aux" in names,
+            bf16_sinks=True,
             alibi=not third and "alibi_slopes" in names,
             splits=third and "num_splits" in names,
         )

@@ -20,8 +20,8 @@ class CallSpec:
 
     `query_len` is the number of query tokens if it is the same for all sequences, else None. `kv_order` is NHD or HND,
     `kv_contiguous` tells whether the K and V pools are each dense in that order, `kv_same_strides` whether they
-    lie alike. `num_splits` 0 is the backend's own choice. `index_dtypes` has an entry for each index array that is not
-    int32.
+    lie alike. `num_splits` 0 is the backend's own choice. `sinks_fit_bf16`: bfloat16 holds every sink exactly.
+    `index_dtypes` has an entry for each index array that is not int32.
     """
 
     path: AttnPath
@@ -52,6 +52,7 @@ class CallSpec:
     window_size: tuple[int, int] = (UNLIMITED, UNLIMITED)
     softcap: float | None = None
     sinks: bool = False
+    sinks_fit_bf16: bool = True
     alibi: bool = False
     softmax_scale: float = 1.0
     num_splits: int = AUTO_SPLITS

@@ -7,6 +7,7 @@ must be after the call. How much memory that takes is in `memory.py`.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,6 +181,7 @@ def _call_spec(scenario: Scenario, layout: BatchLayout, path: AttnPath, device: 
         window_size=attention.window_size,
         softcap=attention.softcap,
         sinks=attention.sinks is not None,
+        sinks_fit_bf16=_fit_bf16(attention.sinks or ()),
         alibi=attention.alibi_slopes is not None,
         softmax_scale=attention.softmax_scale,
         num_splits=attention.num_splits,
@@ -190,6 +192,12 @@ def _call_spec(scenario: Scenario, layout: BatchLayout, path: AttnPath, device: 
     facts = {field.name for field in dataclasses.fields(CallSpec)}
     given: dict[str, Any] = {name: value for name, value in scenario.override.values.items() if name in facts}
     return dataclasses.replace(spec, **given)
+
+
+def _fit_bf16(values: Sequence[float]) -> bool:
+    """Whether bfloat16 holds every value as exactly as fp32 does."""
+    exact = torch.tensor(values, dtype=torch.float32)
+    return bool((exact.to(torch.bfloat16).float() == exact).all())
 
 
 def _output_memory(arena: Arena, spec: CallSpec, pattern: int) -> torch.Tensor:

@@ -366,6 +366,7 @@ REASONS = [
     (FA2, fakes.flash_attn_2, D, HALF, {"index_dtypes": {"block_table": "int64"}}, "block_table in int64"),
     (FA2, fakes.flash_attn_2, D, replace(HALF, dtype=torch.float32), {}, "flash-attn takes float16 and bfloat16"),
     (FA2, fakes.flash_attn_2, D, replace(HALF, sinks=(0.0,) * 8), {}, "sinks: flash-attn has none"),
+    (FA3, fakes.flash_attn_3, D, replace(HALF, sinks=(0.3,) * 8), {"sinks_fit_bf16": False}, "takes them in bfloat16"),
     (FA2, fakes.flash_attn_2, D, replace(HALF, head_dim_v=32), {}, "head_dim_v 32 beside head_dim 64"),
     (FA2, fakes.flash_attn_2, D, replace(HALF, head_dim=264), {}, "takes at most 256"),
     (FA2, fakes.flash_attn_2, D, replace(HALF, head_dim=60), {}, "needs a multiple of 8"),

@@ -7,6 +7,7 @@ import torch
 
 from pagedbench.errors import UsageError
 from pagedbench.layout.build import build_layout
+from pagedbench.scenario.loader import loads
 from pagedbench.scenario.model import Override, Scenario
 from pagedbench.tensors.bits import bits
 from pagedbench.tensors.inputs import random_inputs
@@ -124,3 +125,16 @@ def test_the_estimate_covers_what_is_allocated_and_grows_with_the_pool() -> None
 
 def test_a_machine_has_some_memory_left() -> None:
     assert 0 < available_bytes("cpu") < 1 << 50
+
+
+@pytest.mark.parametrize(("sinks", "fit"), [((-1.0, 0.0, 0.5, 2.0), True), ((0.3, 0.0, 0.5, 2.0), False)])
+def test_a_call_says_whether_bfloat16_holds_its_sinks(sinks: tuple[float, ...], fit: bool) -> None:
+    text = f"""
+name: sinks
+about: Sinks.
+batch: {{query_lens: [1], cached_lens: [3]}}
+cache: {{block_size: 4}}
+attention: {{num_heads: 4, num_kv_heads: 2, head_dim: 16, sinks: {list(sinks)}}}
+"""
+    (loaded,) = loads(text)
+    assert call_spec(loaded, build_layout(loaded), AttnPath.DECODE, "cpu").sinks_fit_bf16 is fit
