@@ -44,7 +44,7 @@ class TimingOptions:
 
     def __post_init__(self) -> None:
         if not 0 < self.precision < 1:
-            raise UsageError(f"precision {self.precision} is not between 0 and 1", hint="write 1% as 0.01")
+            raise UsageError(f"precision {self.precision} is not between 0 and 1", hint="write 1% or 0.01")
         if not 0.5 <= self.confidence < 1 or not 0.5 <= self.compare_confidence < 1:
             raise UsageError("a confidence lies between 0.5 and 1", hint="write 95 % as 0.95")
         if self.min_samples < 1 or self.max_samples < self.min_samples:
