@@ -8,6 +8,7 @@ flags that it carries, not found by failing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -84,6 +85,11 @@ class FlashAttention3Backend(LibraryBackend):
             yield f"head_dim {spec.head_dim} in fp8: {self.title} needs a multiple of 16"
         if spec.head_dim_v != spec.head_dim and not _has_unequal(flags, spec):
             yield f"head_dim_v {spec.head_dim_v} beside head_dim {spec.head_dim}: not in this build of {self.title}"
+
+    def traits_for(self, path: AttnPath) -> Traits:
+        """Through a table the library knows no longest sequence: it cuts splits from the columns times the block
+        size."""
+        return replace(self.traits, splits_from_capacity=path is not AttnPath.VARLEN)
 
     def _flags(self) -> dict[str, bool]:
         """The build's flags; none if it carries none, and then nothing is known to be missing."""

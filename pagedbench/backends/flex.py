@@ -25,6 +25,7 @@ from pagedbench.words import AttnPath
 RECOMPILES = 256  # a kernel for each head dim, dtype, block size, modifier; beyond torch's 8 it would give up compiling
 TILE_BYTES = 128 << 10  # of shared memory, for the stages of tiles of keys: Hopper has 227 KiB, and queries need some
 STAGES = 3
+DECODE_TILE = 64  # keys; torch's kernel for decode refuses larger blocks that are no multiple of it
 MASK_ELEMENTS = 1 << 31  # the library evaluates a mask for each (sequence, query token, key) when a block mask is made
 Modifier = Callable[..., torch.Tensor]
 
@@ -50,8 +51,10 @@ class FlexBackend(LibraryBackend):
         install="pip install 'torch>=2.6'",
         capabilities=((8, 0), (99, 9)),
     )
-    # A block of keys is loaded whole, and a weight of zero times NaN in V is NaN.
+    # A block of keys is loaded whole, and a weight of zero times NaN in V is NaN. Which of its kernels serves a shape
+    # depends on the shapes compiled before, so equal calls differ in last bits now and then.
     traits = Traits(
+        repeatable=False,
         appends=False,
         lse_note="(batch, num_heads, query_len)",
         nan_regions={"tail.v": "may-leak", "hidden.v": "may-leak"},
@@ -145,7 +148,7 @@ class FlexBackend(LibraryBackend):
             scale=spec.softmax_scale,
             enable_gqa=spec.group_size > 1,
             **_wanting_lse(),
-            kernel_options={"BLOCK_N": _tile(spec)},
+            kernel_options=_kernel_options(spec),
         )
         lse = getattr(aux, "lse", aux)
         out = out.transpose(1, 2).flatten(0, 1)[plan.rows]
@@ -178,6 +181,12 @@ def _wanting_lse() -> dict[str, Any]:
     return {"return_lse": True}
 
 
+def _kernel_options(spec: CallSpec) -> dict[str, Any]:
+    """The tile, and the general kernel for blocks that the library's own kernel for decode has no tile for."""
+    whole = spec.block_size <= DECODE_TILE or spec.block_size % DECODE_TILE == 0
+    return {"BLOCK_N": _tile(spec), "FORCE_USE_FLEX_ATTENTION": not whole}
+
+
 def _tile(spec: CallSpec) -> int:
     """Keys in a tile: the largest power of two up to 64 that divides the block size, and fits into shared memory."""
     dtype: torch.dtype = getattr(torch, spec.kv_dtype)
@@ -189,16 +198,17 @@ def _tile(spec: CallSpec) -> int:
 def _mask_mod(call: Call) -> Modifier:
     """Which logical keys a query token sees."""
     query_len = call.cu_seqlens_q.diff()
-    keys, causal, (left, right) = call.total_seqlens, call.spec.causal, call.spec.window_size
+    keys, causal, window = call.total_seqlens, call.spec.causal, call.spec.window_size
+    left, right = (call.total_seqlens.new_tensor(side) for side in window)  # tensors, as softcap below
 
     def visible(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
         position = keys[b] - query_len[b] + q_idx
         seen = (kv_idx < keys[b]) & (q_idx < query_len[b])
         if causal:
             seen = seen & (kv_idx <= position)
-        elif right != UNLIMITED:
+        elif window[1] != UNLIMITED:
             seen = seen & (kv_idx <= position + right)
-        if left != UNLIMITED:
+        if window[0] != UNLIMITED:
             seen = seen & (kv_idx >= position - left)
         return seen
 
@@ -207,7 +217,9 @@ def _mask_mod(call: Call) -> Modifier:
 
 def _score_mod(call: Call) -> Modifier | None:
     """Softcap, then ALiBi, on the scaled score; None if there is neither."""
-    softcap, slopes = call.spec.softcap, call.alibi_slopes
+    slopes = call.alibi_slopes
+    # As a tensor: a number that changes from call to call is compiled as an unknown, which fails in torch 2.11.
+    softcap = None if call.spec.softcap is None else call.q.new_tensor(call.spec.softcap, dtype=torch.float32)
     if softcap is None and slopes is None:
         return None
     query_len, keys = call.cu_seqlens_q.diff(), call.total_seqlens

@@ -115,6 +115,10 @@ class TransformersBackend(LibraryBackend):
         if spec.path is AttnPath.VARLEN:
             yield from reshapes_by_sequence(spec, title)
 
+    def traits_for(self, path: AttnPath) -> Traits:
+        """Its decode is flash-attn's, which cuts splits from the table's columns times the block size."""
+        return replace(self.traits, splits_from_capacity=path is AttnPath.DECODE)
+
     def plan(self, call: Call) -> Prepared:
         """What the library's scheduler prepares on the host before a step."""
         no_slot = call.write_slots.new_zeros(0)

@@ -48,6 +48,7 @@ class VllmFlashAttentionBackend(LibraryBackend):
         nan_regions={"hidden.v": "may-leak"},
         tanh_error=HARDWARE_TANH,
         fp8_score_error=HOPPER_FP8_SCORE,
+        splits_from_capacity=True,
     )
 
     def available(self, device: str) -> Availability:

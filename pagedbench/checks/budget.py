@@ -46,7 +46,7 @@ class RowBudget:
 def row_budget(reference: Reference, attention: Attention, traits: Traits) -> RowBudget:
     """The budgets of the reference's rows for a backend with these traits; 0 for rows without keys."""
     o2, p2v2 = reference.out.square().sum(-1), reference.p2v2
-    height = reference.peak.abs().clamp(min=1.0)
+    height = _height(reference, attention, traits)
     unit_p = UNIT[traits.p_dtype or attention.kv_dtype]
     unit_s = score_unit(attention, traits)
     rounding = UNIT[attention.dtype] * o2.sqrt() + unit_p * p2v2.sqrt()
@@ -56,6 +56,15 @@ def row_budget(reference: Reference, attention: Attention, traits: Traits) -> Ro
         lse = lse + _rounded_sum(reference, attention, UNIT[traits.p_dtype or attention.dtype])
     seeing = (reference.visible > 0)[:, None]
     return RowBudget(torch.where(seeing, budget, 0.0), torch.where(seeing, lse, _blind_lse(reference)))
+
+
+def _height(reference: Reference, attention: Attention, traits: Traits) -> torch.Tensor:
+    """The size of the numbers that are rounded as scores. Beside a sink they have been lessened by the larger of peak
+    and sink, where a backend rounds them, and a sink far above all keys makes large numbers of small scores."""
+    height = reference.peak.abs().clamp(min=1.0)
+    if traits.score_rounding and attention.sinks is not None:
+        height = height + (reference.peak.new_tensor(attention.sinks) - reference.peak).clamp(min=0.0)
+    return height
 
 
 def score_unit(attention: Attention, traits: Traits) -> float:

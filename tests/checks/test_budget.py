@@ -54,6 +54,34 @@ def test_what_a_backend_declares_widens_it() -> None:
     assert row_budget(row(), capped, rough).out.item() > row_budget(row(), capped, Traits()).out.item()
 
 
+def test_a_sink_far_above_the_keys_makes_large_numbers_of_small_scores() -> None:
+    # What transformers' eager attention does: scores in bf16, less the largest of them and the sink, in bf16 again.
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(512, 8, generator=generator, dtype=torch.float64).bfloat16()
+    v = torch.randn(512, 8, 64, generator=generator, dtype=torch.float64).bfloat16()
+    sink = 9.0
+    lessened = (scores - sink).bfloat16()
+    weights = lessened.float().exp() / (1 + lessened.float().exp().sum(-1, keepdim=True))
+    out = torch.bmm(weights.bfloat16()[:, None], v)[:, 0]
+
+    exact = scores.double().exp() / (math.exp(sink) + scores.double().exp().sum(-1, keepdim=True))
+    true = torch.bmm(exact[:, None], v.double())[:, 0]
+    reference = replace(
+        row(),
+        out=true[:, None],
+        lse=torch.log(math.exp(sink) + scores.double().exp().sum(-1))[:, None],
+        p2v2=(exact.square() * v.double().square().sum(-1)).sum(-1)[:, None],
+        p2=exact.square().sum(-1)[:, None],
+        peak=scores.double().amax(-1)[:, None],
+        visible=torch.full((512,), 8),
+    )
+    attention = replace(ATTENTION, num_heads=1, num_kv_heads=1, sinks=(sink,))
+    error = (out.double() - true).norm(dim=-1)
+    share = error / row_budget(reference, attention, Traits(score_rounding=True)).out[:, 0]
+    assert 0.2 < share.max() < 1
+    assert (error / row_budget(reference, attention, Traits()).out[:, 0]).max() > 1
+
+
 def test_weights_kept_in_fp32_narrow_it() -> None:
     assert row_budget(row(), ATTENTION, Traits(p_dtype="float32")).out.item() == pytest.approx(SLACK * 2**-9, rel=1e-2)
 
