@@ -2,14 +2,17 @@
 
 `python -m pagedbench.backends.probe BACKEND DEVICE` reads the features and paths to try from stdin, and prints one JSON
 line for each; `probe` reads them, and goes on behind one that crashed. Claims are ignored: what is refused is tried.
+Most of the time goes into compiling, so `probe_all` has several backends' processes side by side.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 
 from pagedbench.backends.base import Backend
@@ -47,6 +50,14 @@ def probe(backend: Backend, device: str) -> Iterator[Trial]:
         if todo:
             (feature, path), *todo = todo
             yield Trial(feature, path, Verdict.CRASHED.value, "the process ended, or did not answer in time")
+
+
+def probe_all(chosen: Sequence[Backend], device: str) -> Iterator[tuple[Backend, list[Trial]]]:
+    """Probe several backends, as many at a time as there are CPU cores; each with its trials once it is done."""
+    with ThreadPoolExecutor(max(os.cpu_count() or 1, 2)) as threads:
+        probes = {threads.submit(lambda one: list(probe(one, device)), backend): backend for backend in chosen}
+        for done in as_completed(probes):
+            yield probes[done], done.result()
 
 
 def _run(backend: Backend, device: str, todo: Sequence[tuple[str, str]]) -> Iterator[Trial]:

@@ -9,7 +9,7 @@ import typer
 from pagedbench.cli import options as o
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from pagedbench.backends.base import Backend, Traits
     from pagedbench.backends.probe import Trial
@@ -36,7 +36,8 @@ def command(
 
     where = _device(device)
     chosen = [find_backend(name) for name in names] if names else backends()
-    reports = [_report(backend, where, probe=probe) for backend in chosen]
+    trials = _trials(chosen, where) if probe else {}
+    reports = [_report(backend, where, trials.get(backend.name, [])) for backend in chosen]
     if json:
         _print_json(reports)
     elif names:
@@ -56,7 +57,7 @@ def _device(asked: str) -> str:
     return asked if asked != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _report(backend: Backend, device: str, *, probe: bool) -> BackendReport:
+def _report(backend: Backend, device: str, trials: Sequence[Trial]) -> BackendReport:
     from pagedbench.report.capabilities import BackendReport
 
     found = backend.available(device)
@@ -69,7 +70,7 @@ def _report(backend: Backend, device: str, *, probe: bool) -> BackendReport:
         note=found.note,
         paths=tuple(path.value for path in backend.paths),
         traits=_traits(backend),
-        abilities=tuple(_abilities(backend, device, probe=probe)) if found.available else (),
+        abilities=tuple(_abilities(backend, device, trials)) if found.available else (),
     )
 
 
@@ -104,7 +105,7 @@ def _merged(sentences: list[str]) -> str:
     return bare.pop() if len(bare) == 1 else "; ".join(sentences)
 
 
-def _abilities(backend: Backend, device: str, *, probe: bool) -> list[Ability]:
+def _abilities(backend: Backend, device: str, trials: Sequence[Trial]) -> list[Ability]:
     from dataclasses import replace
 
     from pagedbench.backends.features import FEATURES, claim
@@ -117,25 +118,28 @@ def _abilities(backend: Backend, device: str, *, probe: bool) -> list[Ability]:
         for feature in FEATURES
         for path in feature.paths(backend)
     }
-    for trial in _trials(backend, device) if probe else ():
+    for trial in trials:
         key = (trial.feature, trial.path)
         claims[key] = replace(claims[key], works=trial.works, found=f"{trial.verdict} {trial.message}".strip())
     return list(claims.values())
 
 
-def _trials(backend: Backend, device: str) -> Iterable[Trial]:
-    """The probe, with its progress on stderr."""
+def _trials(chosen: Sequence[Backend], device: str) -> dict[str, list[Trial]]:
+    """What the probes of those that are there found, by backend, with their progress on stderr."""
     from rich.console import Console
     from rich.progress import track
 
-    from pagedbench.backends.features import FEATURES
-    from pagedbench.backends.probe import probe
+    from pagedbench.backends.probe import probe_all
 
-    console = Console(stderr=True)
-    total = sum(len(feature.paths(backend)) for feature in FEATURES)
-    return track(
-        probe(backend, device), description=f"probing {backend.name}", total=total, console=console, transient=True
+    there = [backend for backend in chosen if backend.available(device).available]
+    done = track(
+        probe_all(there, device),
+        description=f"probing {len(there)} backends",
+        total=len(there),
+        console=Console(stderr=True),
+        transient=True,
     )
+    return {backend.name: trials for backend, trials in done}
 
 
 def _print_json(reports: list[BackendReport]) -> None:

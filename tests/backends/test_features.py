@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pagedbench.backends import probe as probing
+from pagedbench.backends.base import Backend
 from pagedbench.backends.features import FEATURES, Feature, claim
 from pagedbench.backends.files import load_backend
-from pagedbench.backends.probe import Trial, probe, try_feature
+from pagedbench.backends.probe import Trial, probe, probe_all, try_feature
 from pagedbench.backends.registry import find_backend
 from pagedbench.words import AttnPath
 
@@ -69,6 +72,19 @@ def test_a_probe_tells_claims_from_truth(mine: str) -> None:
     assert claim(load_backend(mine), BY_NAME["softcap"], AttnPath.VARLEN, "cpu") == "softcap: mine has none"
     assert trials["sinks"].verdict == "CRASHED"
     assert trials["ALiBi"].verdict == "MISMATCH"
+
+
+def test_backends_probed_side_by_side_keep_their_own_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    both_there = threading.Barrier(2, timeout=30)  # breaks, and fails the test, where one waits for the other's end
+
+    def slow(backend: Backend, device: str) -> Iterator[Trial]:
+        both_there.wait()
+        yield Trial("bfloat16", "decode", "PASS", backend.name)
+
+    monkeypatch.setattr(probing, "probe", slow)
+    chosen = [find_backend("torch"), find_backend("triton")]
+    found = {backend.name: [trial.message for trial in trials] for backend, trials in probe_all(chosen, "cpu")}
+    assert found == {"torch": ["torch"], "triton": ["triton"]}
 
 
 def test_a_backend_that_raises_when_asked_has_nothing_to_offer() -> None:
