@@ -18,6 +18,7 @@ from pagedbench.backends.execute import execute
 from pagedbench.checks.budget import RowBudget, row_budget
 from pagedbench.checks.poison import poison_for
 from pagedbench.layout.batch import BatchLayout
+from pagedbench.layout.variants import same_slots
 from pagedbench.oracle.as_given import as_given
 from pagedbench.oracle.reference import Reference, reference
 from pagedbench.scenario.model import Scenario
@@ -115,18 +116,22 @@ class CheckContext:
         self, *, inputs: LogicalInputs | None = None, layout: BatchLayout | None = None, fill: Fill | None = None
     ) -> Prepared:
         """A fresh call on fresh memory: the scenario's, with other numbers, another placement or another fill."""
-        poison = self.poison
+        poison, placed = self.poison, layout or self.layout
         chosen = fill or poison
-        own = layout is None and inputs is None and chosen.k is poison.k and chosen.v is poison.v
+        own = inputs is None and chosen.k is poison.k and chosen.v is poison.v and self._has_own_slots(placed, chosen)
         return prepare(
             self.scenario,
-            self.layout if layout is None else layout,
+            placed,
             self.inputs if inputs is None else inputs,
             self.path,
             self.device,
             fill=chosen,
             image=self._image[1] if own and self._image[0] is poison else None,
         )
+
+    def _has_own_slots(self, layout: BatchLayout, fill: Fill) -> bool:
+        """Whether every slot holds under a layout what it holds under the context's own."""
+        return layout is self.layout or (same_slots(layout, self.layout) and not fill.follows_table)
 
     def execute(
         self,

@@ -5,7 +5,7 @@ Each function returns a new `BatchLayout` with the same lengths and the same vis
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -35,6 +35,8 @@ def with_padding(layout: BatchLayout, kind: Padding) -> BatchLayout:
     columns = np.arange(layout.max_blocks_per_seq, dtype=np.int64)
     unused = columns * layout.block_size >= layout.total_seqlens[:, None].astype(np.int64)
     table = np.where(unused, np.int32(padding_id(kind, num_blocks, decoy)), layout.block_table)
+    if decoy is None:  # no key is in another slot for it
+        return replace(layout, block_table=table)
     return _with_table(replace(layout, num_blocks=num_blocks), table)
 
 
@@ -46,6 +48,17 @@ def widened(layout: BatchLayout, columns: int, padding: int = -1) -> BatchLayout
     table = np.pad(layout.block_table, ((0, 0), (0, extra)), constant_values=padding)
     needed = np.pad(layout.needed_blocks, ((0, 0), (0, extra)), constant_values=False)
     return replace(layout, block_table=table, needed_blocks=needed)
+
+
+def same_slots(layout: BatchLayout, other: BatchLayout) -> bool:
+    """Whether two variants differ in their tables alone: each slot of the pool holds the same key, or none, in both.
+
+    By identity, as `with_padding` and `widened` leave arrays: no answer for layouts that were made apart.
+    """
+    return all(getattr(layout, name) is getattr(other, name) for name in _FIELDS - {"block_table", "needed_blocks"})
+
+
+_FIELDS = frozenset(field.name for field in fields(BatchLayout))
 
 
 def _with_table(layout: BatchLayout, table: Int32Array) -> BatchLayout:

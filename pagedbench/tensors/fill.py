@@ -23,7 +23,7 @@ from pagedbench.tensors.bits import LARGE, bits
 from pagedbench.tensors.identity import kept
 from pagedbench.tensors.inputs import LogicalInputs, draw, new_token_keys
 from pagedbench.tensors.pool import Pool, put_slots
-from pagedbench.tensors.transfer import all_to_device
+from pagedbench.tensors.transfer import all_to_device, to_device
 
 FillValue = float | Literal["decoy", "keys", "large"]
 """A number; plausible random values; the sequence's own keys (HIDDEN only); or the largest sensible finite number."""
@@ -47,6 +47,11 @@ class Fill:
     k: Mapping[Region, FillValue] = field(default_factory=dict)
     v: Mapping[Region, FillValue] = field(default_factory=dict)
     out: int = GUARD_PATTERN
+
+    @property
+    def follows_table(self) -> bool:
+        """Whether what fills an unread slot depends on which entries of the table name its block, if any do."""
+        return any(len({values.get(region, "decoy") for region in UNREAD}) > 1 for values in (self.k, self.v))
 
     @classmethod
     def poison(cls, kind: Poison) -> Fill:
@@ -74,7 +79,7 @@ def _everywhere(kind: Poison) -> Mapping[Region, FillValue]:
 
 
 class SlotMap:
-    """A layout's slots by what they are, as index tensors on one device; made once a layout, in one transfer.
+    """A layout's slots by what they are, as index tensors on one device; made once a layout.
 
     `counts`: how many slots each region has. `visible_keys`, `hidden_keys`: cached keys in such slots, as their indices
     in the logical keys (None for all), and their slots. `new_keys`: the logical keys of the new tokens, in query order;
@@ -82,21 +87,24 @@ class SlotMap:
     """
 
     def __init__(self, layout: BatchLayout, device: torch.device) -> None:
-        regions = slot_regions(layout)
-        found = np.bincount(regions, minlength=len(Region)).tolist()
+        self._device, self._regions = device, slot_regions(layout)
+        found = np.bincount(self._regions, minlength=len(Region)).tolist()
         self.counts: Mapping[Region, int] = dict(zip(Region, found, strict=True))
         new_keys = new_token_keys(layout) if layout.append else np.zeros(0, np.int64)
-        visible, hidden = _cached_keys(layout, regions)
+        visible, hidden = _cached_keys(layout, self._regions)
         keys = (visible, layout.read_slots[visible], hidden, layout.read_slots[hidden])
-        by_region = np.argsort(regions, kind="stable")
-        self.new_keys, *of_keys, slots = all_to_device([new_keys, *keys, by_region], device)
+        self.new_keys, *of_keys = all_to_device([new_keys, *keys], device)
         self.visible_keys = (None if len(visible) == layout.total_k else of_keys[0], of_keys[1])
         self.hidden_keys = (None if len(hidden) == layout.total_k else of_keys[2], of_keys[3])
-        parts = torch.split_with_sizes(slots, found)
-        self._slots: dict[tuple[Region, ...], torch.Tensor] = {(region,): parts[region] for region in Region}
+        self._slots: dict[tuple[Region, ...], torch.Tensor] = {}
 
     def slots(self, *regions: Region) -> torch.Tensor:
         """The slots of some regions, region by region, ascending in each, int64."""
+        if not self._slots:  # not sorted before: one fill everywhere, as most calls have, asks for no region
+            parts = torch.split_with_sizes(
+                to_device(np.argsort(self._regions, kind="stable"), self._device), list(self.counts.values())
+            )
+            self._slots = {(region,): part for region, part in zip(Region, parts, strict=True)}
         if regions not in self._slots:
             self._slots[regions] = torch.cat([self._slots[(region,)] for region in regions])
         return self._slots[regions]

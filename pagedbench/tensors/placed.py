@@ -20,7 +20,7 @@ from pagedbench.tensors.arena import GUARD_PATTERN, Arena, ArenaPlan, Piece, pla
 from pagedbench.tensors.bits import torch_dtype
 from pagedbench.tensors.identity import kept
 from pagedbench.tensors.pool import PoolShape, pool_pieces
-from pagedbench.tensors.transfer import all_to_device, to_device
+from pagedbench.tensors.transfer import to_device
 
 INDEX_ARRAYS = ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "total_seqlens", "block_table")
 PER_HEAD = ("sinks", "alibi_slopes")
@@ -29,7 +29,7 @@ _SMALL_GUARD = 512
 
 class PlacedBatch:
     """`plan` and `shape` of the memory; `host` the index arrays on the host, in the scenario's dtypes; `per_head` the
-    names of the arrays by head that the scenario has; `write_slots`, `read_slots` int64 on the device."""
+    names of the arrays by head that the scenario has."""
 
     def __init__(self, scenario: Scenario, layout: BatchLayout, device: torch.device) -> None:
         self.plan = arena_plan(scenario, layout)
@@ -42,9 +42,12 @@ class PlacedBatch:
             _slots(scenario, "write_slots", layout.write_slots),
             _slots(scenario, "read_slots", _gatherable(layout)),
         ]
-        self.write_slots, self.read_slots = all_to_device(slots, device)
         self._tables_at = self.plan.offsets[PER_HEAD[0]] // 2
-        self._tables = to_device(self._image(per_head | {n: a.numpy() for n, a in self.host.items()}), device)
+        tables = self._image(per_head | {n: a.numpy() for n, a in self.host.items()})
+        sent = to_device(np.concatenate([*slots, tables.view(np.int64)]), device)  # all in one, as bytes
+        self._counts = [len(of_tokens) for of_tokens in slots]
+        self._slots, on_device = torch.split_with_sizes(sent, [sum(self._counts), len(sent) - sum(self._counts)])
+        self._tables = on_device.view(torch.int16)
 
     def _image(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int16]:
         """The arena from the first array by head to its end, guard bands included, in units of 2 bytes."""
@@ -55,9 +58,17 @@ class PlacedBatch:
             image[at : at + len(values)] = values
         return image
 
+    def slots(self) -> list[torch.Tensor]:
+        """Write and read slots, int64 on the device: copies, that what a kernel does to them stays with it."""
+        return list(torch.split_with_sizes(self._slots.clone(), self._counts))
+
     def put_tables(self, arena: Arena) -> None:
         """Write the index arrays and the arrays by head into an arena of this plan."""
         arena.memory[self._tables_at :].copy_(self._tables)
+
+    def memory_like(self, image: torch.Tensor) -> torch.Tensor:
+        """New memory of this plan: as in `image` up to the tables, then this batch's; one kernel."""
+        return torch.cat((image[: self._tables_at], self._tables))
 
 
 def placed(scenario: Scenario, layout: BatchLayout, device: torch.device | str) -> PlacedBatch:

@@ -99,12 +99,13 @@ def prepare(
 ) -> Prepared:
     """A fresh call. `fill` defaults to the scenario's poison; the scenario's `override` is obeyed.
 
-    `image` is what `image_of` gave for the same scenario, layout, inputs and fill, whose output memory may differ.
+    `image` is what `image_of` gave for the same scenario, inputs and fill, whose output memory may differ, and for this
+    layout or one whose slots hold the same (`same_slots`).
     """
     chosen = fill or Fill.poison(scenario.inputs.poison)
     spec = call_spec(scenario, layout, path, device)
     batch = placed(scenario, layout, device)
-    arena = Arena(batch.plan, device, None if image is None else image.clone())
+    arena = Arena(batch.plan, device, None if image is None else batch.memory_like(image))
     pool = Pool(arena, batch.shape)
     new = _new_token_views(arena, spec)
     q = arena.shaped("q", inputs.q.shape)
@@ -113,20 +114,21 @@ def prepare(
         batch.put_tables(arena)
         q.copy_(inputs.q)
         _put_new_tokens(new, inputs, slot_map(layout, device).new_keys)
+    write_slots, read_slots = batch.slots()
     call = Call(
         spec=spec,
         q=q,
         k_cache=pool.k,
         v_cache=pool.v,
         **{name: arena.shaped(name, array.shape) for name, array in batch.host.items()},
-        # Copies, here and of the host arrays: what a kernel does to them must not reach the layout and the next call.
-        write_slots=batch.write_slots.clone(),
-        read_slots=batch.read_slots.clone(),
+        write_slots=write_slots,
+        read_slots=read_slots,
         max_seqlen_q=spec.max_seqlen_q,
         max_seqlen_k=spec.max_seqlen_k,
         k_scale=scenario.attention.k_scale,
         v_scale=scenario.attention.v_scale,
         out=_output_memory(arena, spec, chosen.out),
+        # Copies, as of the slots: what a kernel does to them must not reach the layout and the next call.
         host=HostArrays(**{name: array.clone() for name, array in batch.host.items()}),
         **{name: arena.flat(name) for name in batch.per_head},
         **new,
@@ -181,7 +183,7 @@ def _call_spec(scenario: Scenario, layout: BatchLayout, path: AttnPath, device: 
         window_size=attention.window_size,
         softcap=attention.softcap,
         sinks=attention.sinks is not None,
-        sinks_fit_bf16=_fit_bf16(attention.sinks or ()),
+        sinks_fit_bf16=attention.sinks is None or _fit_bf16(attention.sinks),
         alibi=attention.alibi_slopes is not None,
         softmax_scale=attention.softmax_scale,
         num_splits=attention.num_splits,
