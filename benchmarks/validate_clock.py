@@ -90,7 +90,7 @@ def plain_profiler(run: Callable[[], Any], cold: bool, calls: int = 50) -> tuple
         run()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
-        torch.cuda._sleep(60_000_000)
+        torch.cuda._sleep(60_000_000)  # type: ignore[no-untyped-call]
         for _ in range(calls):
             if cold:
                 flush()
