@@ -49,7 +49,12 @@ def command(
     device: o.Device = "auto",
     seed: o.Seed = None,
     precision: Annotated[str, typer.Option(help="Sample until every ratio is known that well.")] = "1%",
-    max_seconds: Annotated[float, typer.Option(min=0.01, help="Seconds of sampling a side at most.")] = 1.0,
+    max_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.01, help="Seconds of sampling a side; more, 5 at most, where too few pairs would say nothing."
+        ),
+    ] = 1.0,
     warm: Annotated[bool, typer.Option("--warm", help="Leave the L2 cache warm between calls.")] = False,
     timeout: o.Timeout = 60.0,
     across: o.Across = False,

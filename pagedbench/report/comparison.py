@@ -19,10 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 from pagedbench.report.crossover import (
+    MARKS,
+    Outcome,
     axes_of,
     cliffs,
     conclusion,
     grids_of,
+    marks_told,
     outcome,
     short_names,
     splits_cost,
@@ -122,8 +125,8 @@ def _against(record: ComparisonRecord, index: int) -> Text:
     if pair is None:
         return Text("")
     ratio, low, high = pair.ratio, pair.low, pair.high  # the first's time over this side's: how much faster this is
-    if pair.verdict == "no difference shown":
-        return Text(f"{pair.verdict}, {three_digits(ratio)}× [{three_digits(low)}, {three_digits(high)}]", style="dim")
+    if pair.verdict not in ("faster", "slower"):
+        return Text(f"{pair.told}, {three_digits(ratio)}× [{three_digits(low)}, {three_digits(high)}]", style="dim")
     if pair.verdict == "faster":  # the first is
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
         word, style = "slower", "red"
@@ -140,11 +143,11 @@ def crossover_map(records: Sequence[ComparisonRecord]) -> Iterator[RenderableTyp
     *rows, across = axes
     columns = values_on(records, across)
     names = short_names(records[0])
-    legend = ", ".join(f"{letter} {name}" for letter, name in zip(string.ascii_uppercase, names, strict=False))
+    letters = [f"{letter} {name}" for letter, name in zip(string.ascii_uppercase, names, strict=False)]
     yield Text()
-    yield Text.assemble(
-        ("crossover", "bold"), f"  {legend}, = no difference shown, – no time; times as fast as the next"
-    )
+    yield Text.assemble(("crossover", "bold"), f"  {', '.join(letters)}: so many times as fast as the next")
+    if marks := marks_told(records):
+        yield Text(", ".join(marks), style="dim")
     view = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
     for name in rows:
         view.add_column(name.replace("_", " "), justify="right")
@@ -167,11 +170,9 @@ def _rows(records: Sequence[ComparisonRecord], rows: Sequence[str]) -> dict[tupl
 
 
 def _map_cell(record: ComparisonRecord | None) -> Text:
-    found = outcome(record) if record else None
-    if found is None or found.kind == "none":
-        return Text("–", style="dim")
-    if found.kind == "tie":
-        return Text("=", style="dim")
+    found = outcome(record) if record else Outcome("none")
+    if found.kind in MARKS:
+        return Text(MARKS[found.kind], style="dim")
     letter = string.ascii_uppercase[found.side or 0]
     if found.kind == "alone":
         return Text(f"({letter})", style="dim")
@@ -224,7 +225,7 @@ def _notes(records: Sequence[ComparisonRecord]) -> Iterator[str]:
             for note in (*measurement.warnings, *measurement.notes) if measurement else ():
                 alike.setdefault(re.sub(r"-?\d+", "", note), []).append(f"{record.scenario} {side.target}: {note}")
     for lines in alike.values():
-        yield lines[0] if len(lines) == 1 else f"{lines[0]} (and {len(lines) - 1} more like this)"
+        yield lines[0] if len(lines) == 1 else f"{lines[0]} [and {len(lines) - 1} more like this]"
 
 
 def _shortened(lines: list[str]) -> list[str]:
@@ -234,7 +235,8 @@ def _shortened(lines: list[str]) -> list[str]:
 
 CSV_COLUMNS = (
     "scenario", "side", "verdict", "kernel_us", "kernel_low_us", "kernel_high_us", "call_us", "gb_per_s",
-    "limit_share", "bound", "launch_bound", "against", "ratio", "ratio_low", "ratio_high", "compared", "message",
+    "limit_share", "bound", "launch_bound", "against", "ratio", "ratio_low", "ratio_high", "pairs", "compared",
+    "message",
 )  # fmt: skip
 
 
@@ -269,8 +271,8 @@ def _csv_row(record: ComparisonRecord, index: int) -> dict[str, Any]:
         row |= {"gb_per_s": roof.gb_s, "limit_share": roof.share, "bound": roof.bound} if roof else {}
     pair = _pair_of(record, index)
     if pair is not None:
-        row |= {"against": record.sides[pair.b].target, "ratio": pair.ratio, "compared": pair.verdict}
-        row |= {"ratio_low": pair.low, "ratio_high": pair.high}
+        row |= {"against": record.sides[pair.b].target, "ratio": pair.ratio, "compared": pair.compared}
+        row |= {"ratio_low": pair.low, "ratio_high": pair.high, "pairs": pair.pairs}
     return row
 
 

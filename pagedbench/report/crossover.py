@@ -17,6 +17,8 @@ CLIFF = 3.0
 """A neighbour whose time differs by this factor more than its work does is called a cliff."""
 SPLITS = "num_splits"
 _ORDER = ("batch", "query_len", "block_size", "placement", SPLITS, "keys")
+MARKS = {"tie": "=", "few": "?", "none": "–"}
+"""What stands in a map for an outcome that has no side."""
 _NOTABLE_STAGE = 0.3
 LOPSIDED = 0.2
 """An interval wider than this share of its value is seldom the same on both sides: its ends are told instead of ±."""
@@ -26,11 +28,11 @@ LOPSIDED = 0.2
 class Outcome:
     """Who wins a comparison. `factor` is how many times as fast as the next best, with its interval.
 
-    `wins` names a side that is faster than every other one beyond doubt, `tie` that there is none, `alone` the only
-    side with a time, `none` that there is no time at all.
+    `wins` names a side that is faster than every other one beyond doubt, `tie` that none is shown to be, `few` that
+    there are too few samples to tell, `alone` the only side with a time, `none` that there is no time at all.
     """
 
-    kind: Literal["wins", "tie", "alone", "none"]
+    kind: Literal["wins", "tie", "few", "alone", "none"]
     side: int | None = None
     factor: float = 1.0
     low: float = 1.0
@@ -45,15 +47,33 @@ def outcome(record: ComparisonRecord) -> Outcome:
     if len(timed) == 1:
         return Outcome("alone", timed[0])
     best, second = sorted(timed, key=lambda index: record.sides[index].kernel_us or 0.0)[:2]
-    if not all(_beats(record, best, other) for other in timed if other != best):
-        return Outcome("tie")
+    undecided = [other for other in timed if other != best and not _beats(record, best, other)]
+    if undecided:
+        return Outcome("few" if any(_too_few(record, best, other) for other in undecided) else "tie")
     factor, low, high = _speedup(record, best, second)
     return Outcome("wins", best, factor, low, high)
+
+
+def marks_told(records: Sequence[ComparisonRecord]) -> list[str]:
+    """What the marks in a map of these records mean, those that occur."""
+    kinds = {outcome(record).kind for record in records}
+    known = {
+        "tie": f"{MARKS['tie']} no difference shown",
+        "few": f"{MARKS['few']} too few samples to tell",
+        "alone": "a letter in brackets: only this side has a time",
+        "none": f"{MARKS['none']} no time",
+    }
+    return [words for kind, words in known.items() if kind in kinds]
 
 
 def _beats(record: ComparisonRecord, side: int, other: int) -> bool:
     pair = record.pair(min(side, other), max(side, other))
     return pair is not None and pair.verdict == ("faster" if side < other else "slower")
+
+
+def _too_few(record: ComparisonRecord, side: int, other: int) -> bool:
+    pair = record.pair(min(side, other), max(side, other))
+    return pair is not None and pair.too_few
 
 
 def _speedup(record: ComparisonRecord, side: int, other: int) -> tuple[float, float, float]:
@@ -106,25 +126,40 @@ def short_names(record: ComparisonRecord) -> list[str]:
 
 def conclusion(records: Sequence[ComparisonRecord]) -> str:
     """One sentence: who wins, from where on, by how much at most, and what the loser spends its time on."""
-    decided = [(record, outcome(record)) for record in records]
-    decided = [(record, found) for record, found in decided if found.kind in ("wins", "tie")]
+    outcomes = [(record, outcome(record)) for record in records]
+    decided = [(record, found) for record, found in outcomes if found.kind in ("wins", "tie")]
+    few = sum(found.kind == "few" for _, found in outcomes)
     if not decided:
+        return _undecided(records, few)
+    return f"{_decision(decided, few)}{f'; {few} with too few samples to tell' if few else ''}."
+
+
+def _undecided(records: Sequence[ComparisonRecord], few: int) -> str:
+    """The sentence where no comparison came to an end: nothing is said of the sides."""
+    if not few:
         return "Nothing could be compared: no two sides have a time."
+    where = f"on {records[0].scenario}" if len(records) == 1 else f"in any of {few} cells"
+    return f"Too few samples to tell {where}; allow more time (--max-seconds)."
+
+
+def _decision(decided: Sequence[tuple[ComparisonRecord, Outcome]], few: int) -> str:
+    """What is to be said of comparisons that were won or tied, at least one, beside `few` that say nothing; without the
+    full stop."""
     names = short_names(decided[0][0])
     wins = Counter(found.side for _, found in decided if found.kind == "wins")
     ties = sum(found.kind == "tie" for _, found in decided)
     if not wins:
         where = f"on {decided[0][0].scenario}" if len(decided) == 1 else f"in any of {len(decided)} cells"
-        return f"No difference shown {where} between {' and '.join(names)}."
+        return f"No difference shown {where} between {' and '.join(names)}"
     best = max((pair for pair in decided if pair[1].kind == "wins"), key=lambda pair: pair[1].factor)
-    if len(decided) == 1:
-        return f"{_name(names, best[1])} is {_times(best[1])} as fast on {best[0].scenario}{_loser_stage(*best)}."
+    if len(decided) + few == 1:
+        return f"{_name(names, best[1])} is {_times(best[1])} as fast on {best[0].scenario}{_loser_stage(*best)}"
     tied = f", {ties} tied" if ties else ""
-    thresholds = _thresholds(decided, names)
+    thresholds = _thresholds(decided, names, few)
     counts = ", ".join(f"{names[side or 0]} wins {count}" for side, count in wins.most_common())
-    head = thresholds or f"{counts} of {len(decided)} cells{tied}"
+    head = thresholds or f"{counts} of {len(decided) + few} cells{tied}"
     place = _place(best[0], axes_of([record for record, _ in decided]))
-    return f"{head}; {_name(names, best[1])} by {_times(best[1])} at {place}{_loser_stage(*best)}."
+    return f"{head}; {_name(names, best[1])} by {_times(best[1])} at {place}{_loser_stage(*best)}"
 
 
 def _name(names: Sequence[str], found: Outcome) -> str:
@@ -147,7 +182,7 @@ def _place(record: ComparisonRecord, axes: Sequence[str]) -> str:
     return ", ".join(words) or record.scenario
 
 
-def _thresholds(decided: Sequence[tuple[ComparisonRecord, Outcome]], names: Sequence[str]) -> str:
+def _thresholds(decided: Sequence[tuple[ComparisonRecord, Outcome]], names: Sequence[str], few: int) -> str:
     """«decode wins all», or «decode wins from 96 keys on, varlen below», where one axis separates the winners."""
     won = [(record, found) for record, found in decided if found.kind == "wins"]
     ties = len(decided) - len(won)
@@ -155,7 +190,8 @@ def _thresholds(decided: Sequence[tuple[ComparisonRecord, Outcome]], names: Sequ
     tied = f" ({ties} tied)" if ties else ""
     if len(sides) == 1:
         side = names[sides.pop() or 0]
-        return f"{side} wins {len(won)} of {len(decided)} cells{tied}" if ties else f"{side} wins all {len(won)} cells"
+        every = len(decided) + few
+        return f"{side} wins {f'{len(won)} of {every}' if ties or few else f'all {every}'} cells{tied}"
     if len(sides) != 2:
         return ""
     for axis in reversed(axes_of([record for record, _ in decided])):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pagedbench.report.crossover import axes_of, outcome, short_names, values_on
+from pagedbench.report.crossover import MARKS, Outcome, axes_of, marks_told, outcome, short_names, values_on
 from pagedbench.report.plot_style import COLOURS, HATCHES, MARKERS, finish, require_matplotlib
 from pagedbench.results.comparison import ComparisonRecord
 
@@ -28,6 +28,7 @@ def crossover_figure(records: Sequence[ComparisonRecord], caption: str) -> Any:
         2, 1, figsize=(width, height + 3.4), height_ratios=[height, 3.0], layout="constrained"
     )
     _draw_map(chart, lines, columns, across)
+    chart.set_xlabel("\n".join([across.replace("_", " "), ", ".join(marks_told(records))]), fontsize=8)
     _draw_ratios(ratios, records, lines, columns, across)
     finish(figure, chart, _map_title(records), caption)
     return figure
@@ -50,13 +51,11 @@ class _MapCell:
 
     @classmethod
     def of(cls, record: ComparisonRecord | None) -> _MapCell:
-        found = outcome(record) if record else None
-        if found is None or found.kind == "none":
-            return cls("–", "#f2f2f2")
+        found = outcome(record) if record else Outcome("none")
+        if found.kind in MARKS:
+            return cls(MARKS[found.kind], "white" if found.kind == "tie" else "#f2f2f2")
         side = found.side or 0
         letter = string.ascii_uppercase[side]
-        if found.kind == "tie":
-            return cls("=", "white")
         if found.kind == "alone":
             return cls(f"({letter})", "#f2f2f2")
         strength = min(1.0, 0.35 + 0.3 * (found.factor - 1))
@@ -87,7 +86,6 @@ def _draw_map(
     chart.set_ylim(len(lines), 0)
     chart.set_xticks([x + 0.5 for x in range(len(columns))], [_tick(v) for v in columns], fontsize=8)
     chart.set_yticks([y + 0.5 for y in range(len(lines))], [", ".join(key) for key in lines], fontsize=8)
-    chart.set_xlabel(across.replace("_", " "))
     chart.tick_params(length=0)
 
 
@@ -98,10 +96,13 @@ def _draw_ratios(
     columns: Sequence[Any],
     across: str,
 ) -> None:
-    """The time of the second side over that of the first, with intervals: over 1, the first is faster."""
+    """The time of the second side over that of the first, with intervals: over 1, the first is faster.
+
+    Pairs that are too few have no interval worth drawing.
+    """
     for number, (key, by_value) in enumerate(lines.items()):
         found = [(x, r.pair()) for x, v in enumerate(columns) if (r := by_value.get(str(v))) is not None]
-        points = [(x, 1 / p.ratio, 1 / p.high, 1 / p.low) for x, p in found if p and p.low > 0 and p.ratio > 0]
+        points = [(x, 1 / p.ratio, 1 / p.high, 1 / p.low) for x, p in found if p and not p.too_few and p.low > 0]
         if not points:
             continue
         xs, middle, low, high = (list(column) for column in zip(*points, strict=True))

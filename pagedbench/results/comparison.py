@@ -12,10 +12,12 @@ from typing import Any
 
 from pagedbench.errors import UsageError
 from pagedbench.timing.measurement import Measurement
+from pagedbench.timing.stats import least_samples
 from pagedbench.words import Verdict
 
 SCHEMA = 1
 KIND = "comparison"
+TOO_FEW = "too few samples"
 
 
 @dataclass
@@ -54,8 +56,8 @@ class SideRecord:
 class PairRecord:
     """Side number `a` against `b`: `ratio` is a's kernel time over b's, `low` to `high` its interval.
 
-    `verdict` is about a. `difference` is the largest difference between the two outputs, each of which lies within its
-    budget of the oracle.
+    `verdict` is about a; `too few samples` says that an interval of that confidence needs more `pairs`. `difference` is
+    the largest difference between the two outputs, each of which lies within its budget of the oracle.
     """
 
     a: int
@@ -68,6 +70,22 @@ class PairRecord:
     pairs: int
     verdict: str
     difference: float | None = None
+
+    @property
+    def too_few(self) -> bool:
+        """Whether there are too few samples to say anything: no tie, and no winner. Earlier records call it no
+        difference; what counts is their number."""
+        return self.verdict not in ("faster", "slower") and 0 < self.pairs < least_samples(self.confidence)
+
+    @property
+    def compared(self) -> str:
+        """The verdict in a word or three."""
+        return TOO_FEW if self.too_few else self.verdict
+
+    @property
+    def told(self) -> str:
+        """The verdict in a sentence."""
+        return f"{TOO_FEW} to tell ({self.pairs} pairs)" if self.too_few else self.verdict
 
 
 @dataclass

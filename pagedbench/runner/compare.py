@@ -22,7 +22,7 @@ from pagedbench.runner.protocol import Job, ResolvedTarget
 from pagedbench.runner.session import Interrupted, sigterm_interrupts
 from pagedbench.runner.versus_job import VersusJob
 from pagedbench.scenario.model import Scenario
-from pagedbench.timing.options import TimingOptions
+from pagedbench.timing.options import HARD_SECONDS, TimingOptions
 from pagedbench.words import Verdict
 
 SUITE = "run"
@@ -127,7 +127,8 @@ def _time(
 ) -> None:
     """Fill in the times of the sides that passed, and their pairs."""
     sides = tuple((record.sides[i].backend, record.sides[i].path) for i in passed)
-    seconds = sum(group[i].target.compile_seconds for i in passed) + 2 * len(passed) * timing.max_seconds
+    sampling = 2 * len(passed) * timing.max_seconds + HARD_SECONDS
+    seconds = sum(group[i].target.compile_seconds for i in passed) + sampling
     try:
         reply = workers.ask(VersusJob(scenario, sides, workers.device, timing).to_message(), seconds, watcher.stage)
     except WorkerGone as gone:

@@ -18,14 +18,16 @@ from pagedbench.timing.advice import launch_bound, warnings_for
 from pagedbench.timing.clock import CallTime, Clock, Job, make_clock
 from pagedbench.timing.measure import Subject, host_care, place, stage_times, verdict, warm_up
 from pagedbench.timing.measurement import Measurement, Timed, summarise
-from pagedbench.timing.options import CacheState, TimingOptions
+from pagedbench.timing.options import HARD_SECONDS, CacheState, TimingOptions
 from pagedbench.timing.parts import Apart, affordable_pairs, set_apart
 from pagedbench.timing.sampling import Collected, Limits, collect
-from pagedbench.timing.stats import Comparison, compare_pairs, median_interval
+from pagedbench.timing.stats import Comparison, compare_pairs, least_samples, median_interval
 from pagedbench.timing.throttle import Governor, NoGovernor, make_governor
 
 LEAST_ROUNDS = 60
-"""Rounds below which a bootstrap knows too little of its own tails."""
+"""Rounds below which a bootstrap knows too little of its own tails: no reason to stop before the time is over."""
+DEPENDENCE = 4
+"""Rounds beyond the least number that are taken: neighbours with a correlation of 0.3 cost that many."""
 HOST_TURNS = 8
 Round = tuple[CallTime, ...]
 
@@ -70,8 +72,9 @@ def interleave(
 ) -> Interleaved:
     """Time `sides` side by side on `device`: kernel time for all, and the host time of a call.
 
-    Sampling stops when the ratio of every pair is known to ±`precision` at `compare_confidence`, or at a limit. An
-    invalid side (wrong after timing, faster than the device) is measured, marked, and in no pair.
+    Sampling stops when the ratio of every pair is known to ±`precision` at `compare_confidence`, or at a limit; but not
+    before there are enough rounds to say anything, where `HARD_SECONDS` hold them. An invalid side (wrong after timing,
+    faster than the device) is measured, marked, and in no pair.
     """
     options = options or TimingOptions()
     clock = clock or make_clock(device)
@@ -108,7 +111,14 @@ def _rounds(
         return all(_ratio_known(draws, a, b, options) for a, b in combinations(range(count), 2))
 
     least = max(options.min_samples, LEAST_ROUNDS)
-    limits = Limits(least, max(options.max_samples, least), count * options.max_seconds * 1e9, expected)
+    limits = Limits(
+        least,
+        max(options.max_samples, least),
+        count * options.max_seconds * 1e9,
+        expected,
+        needed=least_samples(options.compare_confidence) + DEPENDENCE,
+        hard_ns=HARD_SECONDS * 1e9,
+    )
     return collect(
         draw, enough, limits, host=clock, governor=governor, queued=lambda r: all(call.launched for call in r)
     )

@@ -18,6 +18,9 @@ QUANTITIES: dict[str, str] = {
     "total": "host time from the start of planning until the device is done",
 }
 
+HARD_SECONDS = 5.0
+"""How long a comparison may take to get the least number of pairs although its time is over."""
+
 
 @dataclass(frozen=True)
 class TimingOptions:
@@ -26,8 +29,8 @@ class TimingOptions:
     `cache` cold flushes the card's L2 before every call. Sampling stops when the `confidence` interval of the median
     is within ±`precision` of it, or at `max_samples`, or after `max_seconds`: of kernel time, and of a comparison for
     each side; other quantities take a quarter of it. `quantities` that do not apply (a graph on a CPU) are left out
-    silently. Comparisons use `compare_confidence`, and call nothing faster or slower
-    within the equivalence `margin`.
+    silently. Comparisons use `compare_confidence`, and call nothing faster or slower within the equivalence `margin`;
+    they go on beyond `max_seconds`, up to `HARD_SECONDS`, until there are pairs enough to say anything.
     """
 
     cache: CacheState = "cold"

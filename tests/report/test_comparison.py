@@ -64,6 +64,26 @@ def test_a_grid_becomes_a_map_with_ties_marked():
     assert ["16", "(B)", "–"] in lines
 
 
+def test_too_few_samples_are_no_tie_and_the_marks_that_occur_are_explained():
+    grid = [comparison(32, 10, batch=b, keys=k, pairs=n) for b, k, n in [(1, 128, 100), (1, 4096, 6), (4, 128, 2)]]
+    text = shown([*grid, comparison(None, 10, batch=4, keys=4096)])
+    lines = [line.split() for line in text.splitlines()]
+    assert ["1", "B", "3.20", "?"] in lines
+    assert ["4", "?", "(B)"] in lines
+    assert "? too few samples to tell, a letter in brackets: only this side has a time" in text
+    assert "no difference shown" not in text
+    assert "too few samples to tell (6 pairs), 3.20×" in " ".join(text.split())
+    assert "decode wins 1 of 3 cells; decode by 3.2× ± 0.1 at batch;" in " ".join(text.split())
+    assert "2 with too few samples to tell." in " ".join(text.split())
+
+
+def test_too_few_samples_stand_in_csv_and_markdown():
+    few = comparison(32, 10, pairs=6)
+    row = next(csv.DictReader(io.StringIO(to_csv([few]))))
+    assert (row["compared"], row["pairs"]) == ("too few samples", "6")
+    assert "too few samples to tell (6 pairs), 3.20×" in to_markdown([few])
+
+
 def test_nothing_is_wider_than_a_hundred_columns():
     grid = [comparison(30, 10, name=f"scenario-with-a-long-name[batch.spec={b}q1s{k}]", batch=b, keys=k)
             for b in (1, 64) for k in (128, 131072)]  # fmt: skip

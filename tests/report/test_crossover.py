@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pagedbench.report.crossover import axes_of, cliffs, conclusion, outcome, splits_cost, values_on
@@ -19,6 +21,13 @@ class TestOutcome:
 
     def test_a_tie_has_no_winner(self):
         assert outcome(comparison(100, 100.5)).kind == "tie"
+
+    def test_too_few_samples_are_no_tie(self):
+        assert outcome(comparison(300, 100, pairs=6)).kind == "few"
+        assert outcome(comparison(100, 100, pairs=6)).kind == "few"
+        earlier = comparison(300, 100, pairs=6)
+        earlier.pairs = [replace(earlier.pairs[0], verdict="no difference shown")]
+        assert outcome(earlier).kind == "few"
 
     def test_the_only_side_with_a_time_does_not_win(self):
         assert outcome(comparison(None, 100)).kind == "alone"
@@ -57,6 +66,12 @@ class TestConclusion:
     def test_where_nobody_wins(self):
         assert conclusion([comparison(10, 10)]) == "No difference shown on batch between varlen and decode."
         assert conclusion([comparison(10, None)]).startswith("Nothing could be compared")
+
+    def test_of_too_few_samples_says_that_nothing_is_known(self):
+        few = comparison(30, 10, name="big", pairs=6)
+        assert conclusion([few]) == "Too few samples to tell on big; allow more time (--max-seconds)."
+        tied = [comparison(10, 10, batch=1, keys=k, pairs=n) for k, n in [(128, 100), (1024, 6)]]
+        assert conclusion(tied).endswith("; 1 with too few samples to tell.")
 
 
 class TestCliffs:

@@ -16,7 +16,12 @@ from pagedbench.timing.roofline import Peaks, Work
 US = 1e3
 
 
-def compare(*draws: Callable[[FakeDevice], float], subjects: dict[int, Subject] | None = None, seed: int = 0):
+def compare(
+    *draws: Callable[[FakeDevice], float],
+    subjects: dict[int, Subject] | None = None,
+    seed: int = 0,
+    max_seconds: float = 1.0,
+):
     device, known = FakeDevice(), subjects or {}
 
     def side(index: int, draw: Callable[[FakeDevice], float]) -> Side:
@@ -24,7 +29,8 @@ def compare(*draws: Callable[[FakeDevice], float], subjects: dict[int, Subject] 
         return Side(f"side {index}", [stage], known.get(index, Subject()))
 
     sides = [side(index, draw) for index, draw in enumerate(draws)]
-    return interleave(sides, device="fake", clock=FakeClock(device), options=TimingOptions(seed=seed))
+    options = TimingOptions(seed=seed, max_seconds=max_seconds)
+    return interleave(sides, device="fake", clock=FakeClock(device), options=options)
 
 
 def noisy(median: float, seed: int, spread: float = 0.03) -> Callable[[FakeDevice], float]:
@@ -78,6 +84,19 @@ def test_three_sides_give_three_pairs():
         (1, 2, "faster"),
     ]
     assert [round(m.kernel.median / (100 * US)) for m in found.sides] == [1, 2, 4]
+
+
+def test_long_calls_are_compared_although_a_short_time_limit_holds_too_few():
+    """A pair takes 8.4 ms: the time asked for holds 2 of them, and 15 are taken."""
+    found = compare(noisy(6400, 1), noisy(2000, 2), max_seconds=0.01).pairs[0].comparison
+    assert (found.pairs, found.verdict) == (15, "slower")
+    assert found.low < 3.2 < found.high
+
+
+def test_calls_of_seconds_keep_to_the_time_limit_and_are_too_few_to_tell():
+    found = compare(noisy(2e6, 1), noisy(1e6, 2), max_seconds=0.01).pairs[0].comparison
+    assert found.pairs < 11
+    assert found.verdict == "too few samples"
 
 
 def test_a_side_that_is_wrong_after_timing_is_marked_and_in_no_pair():

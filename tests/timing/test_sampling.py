@@ -102,6 +102,54 @@ def test_when_every_sample_is_throttled_they_are_shown_and_it_is_said():
     found = collect(draw, lambda d: True, Limits(10, 1000, 1e6), host=host, governor=Governor(HOT))
     assert len(found.draws) >= 10
     assert found.notes == ["every sample was throttled (thermal (hardware)); shown for want of better ones"]
+    assert not found.dropped  # what is shown was not dropped
+
+
+class TestTooFewToSayAnything:
+    """11 draws are needed; the time is over after 2 or 3 of them, which alone would say nothing."""
+
+    def limits(self, cost: float, hard_ns: float) -> Limits:
+        return Limits(60, 1000, 2.5 * cost, expected_ns=cost, needed=11, hard_ns=hard_ns)
+
+    def test_goes_on_beyond_the_time_until_there_are_enough(self):
+        host = Host()
+        draw, _ = drawing(host, cost=1e7)
+        found = collect(draw, lambda d: False, self.limits(1e7, 5e9), host=host, governor=NoGovernor())
+        assert (found.stop, len(found.draws)) == ("time limit", 11)
+
+    def test_does_not_try_what_the_hard_limit_cannot_hold(self):
+        """11 draws of 1 s do not fit 5 s: the time limit holds, and not 5 s are spent on too few all the same."""
+        host = Host()
+        draw, _ = drawing(host, cost=1e9)
+        found = collect(draw, lambda d: False, self.limits(1e9, 5e9), host=host, governor=NoGovernor())
+        assert len(found.draws) <= 3
+        assert host.time <= 3e9
+
+    def test_ends_at_the_hard_limit_where_draws_take_longer_than_expected(self):
+        host = Host()
+        draw, _ = drawing(host, cost=1e9)
+        limits = Limits(60, 1000, 1e8, expected_ns=1e7, needed=11, hard_ns=5e9)
+        found = collect(draw, lambda d: False, limits, host=host, governor=NoGovernor())
+        assert host.time <= 5e9 + 1e9
+        assert len(found.draws) < 11
+
+    def test_throttled_draws_serve_where_the_others_are_too_few(self):
+        host = Host()
+        draw, _ = drawing(host, cost=1e7)
+        states = Governor(FINE, FINE, HOT)
+        found = collect(draw, lambda d: False, self.limits(1e7, 5e9), host=host, governor=states)
+        assert len(found.draws) == 11
+        assert not found.dropped
+        assert found.notes == ["10 of 11 samples were throttled (thermal (hardware)); shown for want of better ones"]
+
+    def test_draws_with_launch_gaps_do_not_serve_beside_better_ones(self):
+        """A gap falls into one of the calls that are compared, and so looks like a difference."""
+        host = Host()
+        draw, _ = drawing(host, cost=1e7, values=iter([-1.0, 1.0] * 5000))
+        limits = self.limits(1e7, 5e9)
+        found = collect(draw, lambda d: False, limits, host=host, governor=NoGovernor(), queued=lambda v: v > 0)
+        assert set(found.draws) == {1.0}
+        assert len(found.draws) >= 11
 
 
 def test_samples_with_launch_gaps_are_dropped_and_counted():

@@ -7,10 +7,12 @@ import math
 import numpy as np
 import pytest
 
+from pagedbench.timing.interleave import DEPENDENCE
 from pagedbench.timing.stats import (
     compare_pairs,
     correlation_time,
     judge_change,
+    least_samples,
     mad,
     median_interval,
     outlier_share,
@@ -24,6 +26,15 @@ def autocorrelated(rng: np.random.Generator, n: int, rho: float) -> np.ndarray:
     for i in range(1, n + 100):
         series[i] = rho * series[i - 1] + noise[i]
     return series[100:]
+
+
+def autocorrelated_rows(rng: np.random.Generator, rows: int, n: int, rho: float) -> np.ndarray:
+    """AR(1) series with median 0, one a row, in their stationary state from the start."""
+    noise = rng.normal(size=(rows, n))
+    series = noise / math.sqrt(1 - rho**2)
+    for i in range(1, n):
+        series[:, i] = rho * series[:, i - 1] + noise[:, i]
+    return series
 
 
 class TestMedianInterval:
@@ -118,8 +129,60 @@ class TestComparePairs:
         verdicts = [compare_pairs(side(80), side(80), seed=s, resamples=1000).verdict for s in range(60)]
         assert sum(v != "no difference shown" for v in verdicts) <= 1
 
-    def test_decides_nothing_from_a_handful_of_pairs(self):
-        assert compare_pairs([200.0] * 5, [100.0] * 5).verdict == "no difference shown"
+    @pytest.mark.parametrize(("pairs", "verdict"), [(1, "too few samples"), (10, "too few samples"), (11, "slower")])
+    def test_a_handful_of_pairs_is_too_few_and_no_tie(self, pairs, verdict):
+        assert compare_pairs([300.0] * pairs, [100.0] * pairs).verdict == verdict
+
+
+def missed(series: np.ndarray) -> float:
+    """How often the range of a row does not cover 0, the median that all rows were drawn around."""
+    return float(np.mean((series.min(axis=1) > 0) | (series.max(axis=1) < 0)))
+
+
+class TestLeastSamples:
+    """The least number of pairs for an interval of 99.9 %: 11, of which 2 in 2,048 lie on one side of their median."""
+
+    def test_is_where_the_range_covers_as_often_as_asked(self):
+        assert [least_samples(c) for c in (0.5, 0.75, 0.95, 0.99, 0.999)] == [2, 3, 6, 8, 11]
+
+    @pytest.mark.parametrize("kind", ["normal", "skewed", "heavy-tailed", "two modes"])
+    def test_is_the_same_for_every_distribution(self, kind):
+        rng = np.random.default_rng(20)
+
+        def draw(n: int) -> np.ndarray:
+            shape = (100_000, n)
+            if kind == "two modes":
+                return rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.5, shape)
+            if kind == "skewed":
+                return rng.exponential(size=shape) - math.log(2)
+            return rng.normal(size=shape) if kind == "normal" else rng.standard_cauchy(shape)
+
+        assert missed(draw(10)) > 0.0015  # 2/1,024 is over the 0.001 that are allowed
+        assert missed(draw(11)) < 0.0013  # 2/2,048, within three standard errors
+
+    def test_a_bootstrap_alone_would_need_more(self):
+        """Its percentiles miss the median ten times too often at 11 pairs; the range of the pairs does not."""
+        rng = np.random.default_rng(21)
+        series = rng.exponential(size=(4000, 11)) - math.log(2)
+        draws = np.median(rng.choice(series, (300, 11), axis=1), axis=-1)
+        low, high = np.quantile(draws, [0.0005, 0.9995], axis=1)
+        assert np.mean((low > 0) | (high < 0)) > 0.004
+        assert missed(series) < 0.003
+
+    def test_neighbours_that_resemble_each_other_cost_four_more(self):
+        """15 pairs with a correlation of 0.3 are as good as 11 independent ones, which is why so many are taken."""
+        rng = np.random.default_rng(22)
+        series = autocorrelated_rows(rng, 100_000, 15, 0.3)
+        assert missed(series) < 0.0013
+        assert missed(series[:, :11]) > 0.004
+        assert least_samples(0.999) + DEPENDENCE == 15
+
+    @pytest.mark.parametrize("pairs", [11, 15])
+    def test_identical_sides_of_the_least_number_are_not_called_different(self, pairs):
+        rng = np.random.default_rng(23)
+        sides = rng.lognormal(0, 0.05, (1000, 2, pairs))
+        verdicts = [compare_pairs(a, b, resamples=200).verdict for a, b in sides]
+        assert sum(verdict != "no difference shown" for verdict in verdicts) <= 4  # one is what 99.9 % allow
 
 
 class TestJudgeChange:
