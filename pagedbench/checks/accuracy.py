@@ -47,7 +47,9 @@ def judge(context: CheckContext, output: Output, layout: BatchLayout, reference:
             check, Verdict.PASS, "no query tokens: the call ran and its output is empty", metrics=_NOTHING
         )
     traits = context.backend.traits_for(context.path)
-    comparison = compare(output, reference, layout, context.scenario.attention, traits)
+    own = reference is context.__dict__.get("reference")  # asking for it would make one
+    budget = context.budget if own else None
+    comparison = compare(output, reference, layout, context.scenario.attention, traits, budget)
     summary = _Summary.of(comparison)
     metrics = summary.metrics(reference)
     if summary.worst <= 1.0 and summary.worst_lse <= 1.0:

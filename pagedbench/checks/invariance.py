@@ -9,17 +9,16 @@ has a cell of its own: what is wrong with it is a warning here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 
 from pagedbench.backends.base import Output
+from pagedbench.checks.answers import Answer, copied, differing, kept, placed
 from pagedbench.checks.base import CheckContext, CheckResult, Finding
 from pagedbench.checks.comparison import compare
 from pagedbench.checks.rows import place_of
-from pagedbench.checks.variations import Variation, copied, not_applied, variations
-from pagedbench.tensors.bits import bits
+from pagedbench.checks.variations import Variation, not_applied, variations
 from pagedbench.words import Verdict, worst
 
 _COMPARED_BYTES = 1 << 26
@@ -53,6 +52,15 @@ class Difference:
         unstable = self.over > 1 or (self.variation.bitwise and self.unlike > 0)
         return Verdict.UNSTABLE if unstable else Verdict.PASS
 
+    def with_run(self) -> Difference:
+        """With one more run."""
+        return dataclasses.replace(self, runs=self.runs + 1)
+
+    def with_unlike(self, over: float, row: float, head: float, largest: float) -> Difference:
+        """With one of the runs found to have other bits."""
+        found = dataclasses.replace(self, unlike=self.unlike + 1, largest=max(largest, self.largest))
+        return found if over < self.over else dataclasses.replace(found, over=over, row=int(row), head=int(head))
+
     @property
     def warning(self) -> str | None:
         """What is to be said of another cell: it raised, or its own rows are beyond its own budget."""
@@ -74,8 +82,10 @@ class Invariance:
 
     def run(self, context: CheckContext) -> CheckResult:
         """Run every variation that applies, and compare it with the base."""
-        base = copied(context.base.output)
-        found = [_difference(context, base, variation) for variation in variations(context)]
+        comparing = _Comparing(context)
+        for variation in variations(context):
+            comparing.take(variation)
+        found = comparing.differences()
         wrong = sorted((d for d in found if d.verdict is not Verdict.PASS), key=lambda d: -d.over)
         findings = tuple(_finding(context, difference) for difference in wrong)
         own = [d for d in found if d.warning is None]
@@ -84,74 +94,68 @@ class Invariance:
         return CheckResult(self.name, worst(d.verdict for d in found), message, findings, _metrics(own), warnings)
 
 
-def _difference(context: CheckContext, base: Output, variation: Variation) -> Difference:
-    found = Difference(variation)
-    try:
-        for outputs in _batches(variation.run()):
-            found = _with_runs(context, base, outputs, found)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # whatever a backend raises is its verdict
-        return Difference(variation, error=f"{type(error).__name__}: {error}")
-    return found
+class _Comparing:
+    """The differences so far, by variation. Answers wait for each other, to be compared at once; large ones do not."""
+
+    def __init__(self, context: CheckContext) -> None:
+        self._context, self._base = context, copied(context.base.output)
+        self._found: list[Difference] = []
+        self._waiting: list[tuple[int, Answer]] = []
+
+    def take(self, variation: Variation) -> None:
+        """Run a variation; what the backend raises is its verdict."""
+        index = len(self._found)
+        self._found.append(Difference(variation))
+        try:
+            for answer in variation.run():
+                self._waiting.append((index, kept(answer, self._base)))
+                if len(self._waiting) * self._base.out.nbytes >= _COMPARED_BYTES:
+                    self._compare()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            self._waiting = [(other, answer) for other, answer in self._waiting if other != index]
+            self._found[index] = Difference(variation, error=f"{type(error).__name__}: {error}")
+
+    def differences(self) -> list[Difference]:
+        """Of every variation that was taken."""
+        self._compare()
+        return self._found
+
+    def _compare(self) -> None:
+        """Settle what waits: one wait for the device if all are alike, two if not."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        marked = differing(self._base, [answer for _, answer in waiting])
+        unlike = [
+            (index, answer, rows) for (index, answer), rows in zip(waiting, marked, strict=True) if rows is not None
+        ]
+        figures = [self._figures(index, *placed(self._base, answer, rows)) for index, answer, rows in unlike]
+        for index, _ in waiting:
+            self._found[index] = self._found[index].with_run()
+        for (index, *_), of_run in zip(unlike, torch.stack(figures).tolist() if figures else (), strict=True):
+            self._found[index] = self._found[index].with_unlike(*of_run)
+
+    def _figures(self, index: int, output: Output, rows: torch.Tensor) -> torch.Tensor:
+        """`(4,)` fp64: the worst share of its budget among rows that differ, its query token and head; the largest
+        difference of a number."""
+        cell = self._found[index].variation.cell or self._context
+        gap = (self._base.out.double() - output.out.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf).max()
+        return torch.stack([*_worst_share(cell, output, rows), gap])
 
 
-def _batches(outputs: Iterable[Output]) -> Iterator[list[Output]]:
-    """A few outputs at a time, to be compared at once; large ones are not kept."""
-    batch: list[Output] = []
-    for output in outputs:
-        batch.append(output)
-        if len(batch) * output.out.nbytes >= _COMPARED_BYTES:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-def _with_runs(context: CheckContext, base: Output, outputs: list[Output], so_far: Difference) -> Difference:
-    """The difference with more runs taken into account; one wait for the device if all are alike."""
-    differing = torch.stack([_bits_differ(base, output) for output in outputs])
-    unlike = differing.flatten(1).any(1).tolist()
-    found = dataclasses.replace(so_far, runs=so_far.runs + unlike.count(False))
-    for output, rows, differs in zip(outputs, differing, unlike, strict=True):
-        if differs:
-            found = _with_unlike(context, base, output, rows, found)
-    return found
-
-
-def _with_unlike(
-    context: CheckContext, base: Output, output: Output, differing: torch.Tensor, so_far: Difference
-) -> Difference:
-    """The difference with one more run that has other bits, in the rows `differing`."""
-    over, row, head = _worst_share(so_far.variation.cell or context, output, differing)
-    if over < so_far.over:
-        over, row, head = so_far.over, so_far.row, so_far.head
-    gap = (base.out.double() - output.out.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf).max()
-    largest = max(float(gap), so_far.largest)
-    return Difference(so_far.variation, so_far.runs + 1, so_far.unlike + 1, largest, over, row, head)
-
-
-def _bits_differ(base: Output, output: Output) -> torch.Tensor:
-    """`(total_q, num_heads)` bool: rows whose output or LSE has other bits."""
-    rows = (bits(base.out) != bits(output.out)).any(-1)
-    mine, theirs = base.lse, output.lse
-    if mine is not None and theirs is not None:
-        rows |= bits(mine) != bits(theirs)
-    return rows
-
-
-def _worst_share(context: CheckContext, output: Output, differing: torch.Tensor) -> tuple[float, int, int]:
-    """The worst share of its budget among rows that differ, with its query token and head."""
+def _worst_share(context: CheckContext, output: Output, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The worst share of its budget among rows that differ, with its query token and head; fp64."""
     reference, traits = context.reference, context.backend.traits_for(context.path)
     comparison = compare(output, reference, context.layout, context.scenario.attention, traits, context.budget)
     share = comparison.out.ratio
     if comparison.lse is not None:
         share = torch.maximum(share, comparison.lse.ratio)
-    share = torch.where(differing[reference.rows], share, 0.0)
+    share = torch.where(rows[reference.rows] if reference.sampled else rows, share, 0.0)
     largest, index = share.flatten().max(0)
     token = reference.rows[index // share.shape[1]]
-    over, row, head = torch.stack([largest, token.double(), (index % share.shape[1]).double()]).tolist()
-    return over, int(row), int(head)
+    return largest, token.double(), (index % share.shape[1]).double()
 
 
 def _finding(context: CheckContext, found: Difference) -> Finding:

@@ -1,6 +1,6 @@
 """Other ways to the same answer: again, other blocks, other padding, other batch mates, other splits, the other path.
 
-Each gives outputs whose rows stand where the base execution has them. What may differ is said here, what a difference
+Each gives outputs, and says which of the base's rows theirs answer. What may differ is said here, what a difference
 means is judged in `invariance.py`.
 """
 
@@ -15,6 +15,7 @@ import torch
 
 from pagedbench.backends.base import Output
 from pagedbench.backends.execute import execute_again
+from pagedbench.checks.answers import Answer
 from pagedbench.checks.base import CheckContext
 from pagedbench.checks.reorder import Rearranged, chosen, copies
 from pagedbench.layout.batch import BatchLayout
@@ -23,7 +24,6 @@ from pagedbench.oracle.reference import attention_flops
 from pagedbench.scenario.model import AUTO_SPLITS, Padding
 from pagedbench.tensors.call import CallSpec
 from pagedbench.tensors.prepare import call_spec
-from pagedbench.tensors.transfer import to_device
 from pagedbench.words import AttnPath
 
 REPEATS_SMALL, REPEATS_LARGE = 20, 6
@@ -39,21 +39,15 @@ _PADDINGS: tuple[Padding, ...] = (-1, 0, "num_blocks", "decoy")
 
 @dataclass(frozen=True)
 class Variation:
-    """One other way. `bitwise`: the backend must give the same bits. `run` yields outputs in memory of their own.
+    """One other way. `bitwise`: the backend must give the same bits. `run` yields answers, each good until the next.
 
     `cell` is another cell of the run, whose budget and whose fault it is; None where the other way is this cell's.
     """
 
     name: str
     bitwise: bool
-    run: Callable[[], Iterator[Output]]
+    run: Callable[[], Iterator[Answer]]
     cell: CheckContext | None = None
-
-
-def copied(output: Output) -> Output:
-    """An output that later calls do not change."""
-    lse = output.lse
-    return Output(output.out.clone(), None if lse is None else lse.clone())
 
 
 def variations(context: CheckContext) -> Iterator[Variation]:
@@ -81,9 +75,9 @@ def _repeats(context: CheckContext) -> Variation:
 
     times = max(REPEATS_SMALL if small else REPEATS_LARGE, context.scenario.repeats)
 
-    def run() -> Iterator[Output]:
+    def run() -> Iterator[Answer]:
         for output in execute_again(context.backend, context.prepare().call, times):
-            yield copied(output)
+            yield Answer(output)
 
     return Variation("repeats", context.backend.traits_for(context.path).repeatable, run)
 
@@ -107,9 +101,9 @@ def _tables(context: CheckContext) -> Iterator[Variation]:
             yield Variation(name, traits.repeatable and (name != WIDER or cuts_stay), _on(context, other))
 
 
-def _on(context: CheckContext, layout: BatchLayout) -> Callable[[], Iterator[Output]]:
-    def run() -> Iterator[Output]:
-        yield context.execute(layout=layout).output
+def _on(context: CheckContext, layout: BatchLayout) -> Callable[[], Iterator[Answer]]:
+    def run() -> Iterator[Answer]:
+        yield Answer(context.execute(layout=layout).output)
 
     return run
 
@@ -135,19 +129,15 @@ def _mates(context: CheckContext) -> Iterator[Variation]:
             yield Variation(name, bitwise, _rearranged(context, other))
 
 
-def _rearranged(context: CheckContext, other: Rearranged) -> Callable[[], Iterator[Output]]:
-    """Runs another batch and puts its rows in the base's places; copies of a sequence one after the other."""
+def _rearranged(context: CheckContext, other: Rearranged) -> Callable[[], Iterator[Answer]]:
+    """Runs another batch; copies of a sequence answer one after the other."""
 
-    def run() -> Iterator[Output]:
+    def run() -> Iterator[Answer]:
         output = context.execute(layout=other.layout, inputs=other.inputs).output
-        times = int(np.bincount(other.tokens).max())
-        tokens, lse = to_device(other.tokens, context.device), output.lse
-        for part in np.split(np.arange(len(tokens)), times):
-            rows, placed = slice(part[0], part[-1] + 1), copied(context.base.output)
-            placed.out[tokens[rows]] = output.out[rows]
-            if placed.lse is not None and lse is not None:
-                placed.lse[tokens[rows]] = lse[rows]
-            yield placed
+        times, lse = int(np.bincount(other.tokens).max()), output.lse
+        for tokens in np.split(np.arange(len(other.tokens)), times):
+            rows = slice(tokens[0], tokens[-1] + 1)
+            yield Answer(Output(output.out[rows], None if lse is None else lse[rows]), other.tokens[rows])
 
     return run
 
@@ -161,11 +151,11 @@ def _splits(context: CheckContext) -> Iterator[Variation]:
             yield Variation(name, False, _with_spec(context, changed))
 
 
-def _with_spec(context: CheckContext, spec: CallSpec) -> Callable[[], Iterator[Output]]:
-    def run() -> Iterator[Output]:
+def _with_spec(context: CheckContext, spec: CallSpec) -> Callable[[], Iterator[Answer]]:
+    def run() -> Iterator[Answer]:
         prepared = context.prepare()
         prepared.call.spec = spec
-        yield context.execute(prepared).output
+        yield Answer(context.execute(prepared).output)
 
     return run
 
@@ -180,7 +170,9 @@ def _other_paths(context: CheckContext) -> Iterator[Variation]:
 
 def _with_path(context: CheckContext, path: AttnPath) -> CheckContext:
     other = dataclasses.replace(context, path=path)
-    made = ("inputs", "reference", "_image")  # the same on every path
+    made = ["inputs", "reference", "_image"]  # the same on every path
+    if context.backend.traits_for(path) == context.backend.traits_for(context.path):
+        made.append("budget")
     other.__dict__ |= {name: context.__dict__[name] for name in made if name in context.__dict__}
     return other
 
