@@ -1,28 +1,38 @@
 #!/usr/bin/env bash
-# Make again what results/ holds, on the GPU of this machine: what is right first, side by side, then what is timed, alone.
+# Make again what results/ holds, on the GPU of this machine: what is right, several processes side by side, or what is
+# timed, which wants the machine to itself.
 #
-#     benchmarks/evidence.sh DIR [SECONDS_FOR_RIGHT] [SECONDS_FOR_TIMED]
+#     benchmarks/evidence.sh DIR right|tests|timed SECONDS
+#
+# `right`: every backend's full suite over all shipped scenarios, which compiles what it needs; then the same again,
+# compiled, within 180 seconds; the self-test, the probe of every feature, a cell under memcheck.
+# `tests`: the GPU tests, of which some take all of its memory, so nothing else may be on it.
+# `timed`: the costs of checks and oracle, clock, stages, identical sides, crossover map, tables, baselines.
 #
 # Records and printed tables go straight into DIR/check and DIR/timing, so that an early end keeps what was done. Every
 # step has a limit of its own and is ended with SIGTERM, which pagedbench answers with what it has. PYTHON names the
-# interpreter (python3). Exit 0 whatever the verdicts: they are in the tables.
+# interpreter (python3), CUDA_VISIBLE_DEVICES the GPU. Exit 0 whatever the verdicts: they are in the tables.
 set -u
 
-if [ $# -lt 1 ]; then
-    sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
+case ${2:-} in right | tests | timed) ;; *)
+    sed -n '2,15s/^# \{0,1\}//p' "$0" >&2
     exit 2
-fi
-out=$1 right=${2:-240} timed=${3:-300}
+    ;;
+esac
+out=$1 seconds=${3:-600}
 python=${PYTHON:-python3}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH} COLUMNS=100
+export FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED=1 # flash-attn-4 would compile in each process anew
 mkdir -p "$out/check" "$out/timing" || exit 2
 begun=$SECONDS
 
+left() { echo $((begun + seconds > SECONDS ? begun + seconds - SECONDS : 1)); }
 step() { # FOLDER NAME SECONDS COMMAND...: one step within its limit, its table in FOLDER/NAME.txt
-    local folder=$1 name=$2 limit=$3
+    local folder=$1 name=$2 limit=$3 most
     shift 3
-    timeout -k 5 "$limit" "$@" >"$out/$folder/$name.txt" 2>"$out/$folder/$name.err"
+    most=$(left)
+    timeout -k 5 $((limit < most ? limit : most)) "$@" >"$out/$folder/$name.txt" 2>"$out/$folder/$name.err"
     echo "$((SECONDS - begun)) s: $folder/$name ended with $?"
 }
 bench() { # NAME SECONDS ARGUMENTS...: a pagedbench command, its records in timing/NAME.jsonl
@@ -31,30 +41,53 @@ bench() { # NAME SECONDS ARGUMENTS...: a pagedbench command, its records in timi
     step timing "$name" "$limit" "$python" -m pagedbench "$@" --device cuda --json "$out/timing/$name.jsonl"
 }
 
-"$here/benchmarks/all_backends.sh" "$out/check" "$right" full "docs edge features models" \
-    torch flash-attn-3 triton flash-attn torch-varlen transformers >"$out/check/all.txt" 2>&1 &
-"$here/benchmarks/all_backends.sh" "$out/check/compiling" "$right" quick "docs edge features" \
-    flash-attn-4 flashinfer flashinfer-fa3 flashinfer-cuda-cores flex >"$out/check/compiling.txt" 2>&1 &
-step check long "$right" "$python" -m pagedbench run long --no-timing --device cuda \
-    -b torch -b flash-attn-3 -b triton --json "$out/check/long.jsonl" &
-step check selftest "$right" "$python" -m pagedbench selftest --device cuda --jobs 4 \
-    --lengths 70,1000,8192,32768,131072 --json "$out/check/selftest.jsonl" &
-step check gpu-tests "$right" "$python" -m pytest -o addopts= -q -p no:cacheprovider -n 4 -m gpu "$here/tests" &
-wait
-
-limit=$((SECONDS + timed))
-left() { echo $((limit > SECONDS ? limit - SECONDS : 1)); }
-fa3=flash-attn-3
-step timing cost "$(left)" "$python" "$here/benchmarks/check_cost.py" --device cuda --backend torch --backend $fa3 --backend triton
-step timing clock "$(left)" "$python" "$here/benchmarks/validate_clock.py" --json "$out/timing/clock.json"
-bench docs "$(left)" run docs-decode docs-varlen -b torch -b $fa3 -b triton
-bench stages "$(left)" compare $fa3:varlen $fa3:decode "$here/benchmarks/stages.yaml" --max-seconds 0.5
-step timing identical "$(left)" "$python" "$here/benchmarks/identical_sides.py" $fa3:decode docs-decode --times 20 \
-    --max-seconds 0.4 --json "$out/timing/identical.json"
-bench crossover "$(left)" compare $fa3:varlen $fa3:decode "$here/benchmarks/crossover.yaml" --max-seconds 0.1 --precision 2%
-bench shapes "$(left)" run "$here/benchmarks/shapes.yaml" -b $fa3:decode -b triton:decode -b flashinfer:decode \
-    -b $fa3:varlen -b torch-varlen:varlen -b flash-attn-4:varlen --max-seconds 0.2
-bench shapes-256 "$(left)" run "$here/benchmarks/shapes-256.yaml" -b flash-attn:decode -b flash-attn:varlen \
-    -b $fa3:decode --max-seconds 0.2
-step timing triton "$(left)" "$python" "$here/benchmarks/triton_decode.py" --json "$out/timing/triton.json"
-bench models "$(left)" run docs models -b torch -b $fa3 -b triton --max-seconds 0.1 --precision 5%
+# A process for each path of what has many cells, and flex, which compiles for every shape, by folders too.
+all=(torch:varlen torch:decode torch:paged-varlen triton:decode triton:paged-varlen flash-attn torch-varlen
+    flash-attn-3:varlen flash-attn-3:decode flash-attn-3:paged-varlen flash-attn-4:varlen flash-attn-4:paged-varlen
+    flashinfer:varlen flashinfer:decode flashinfer:paged-varlen flashinfer-cuda-cores
+    flashinfer-fa3:varlen flashinfer-fa3:decode flashinfer-fa3:paged-varlen
+    transformers transformers-eager fa3-fwd)
+suite() { # FOLDER SECONDS: the full suite over all shipped scenarios with every backend
+    local folder
+    "$here/benchmarks/all_backends.sh" "$out/check/$1" "$2" full "docs edge features models long" "${all[@]}" \
+        >"$out/check/$1.txt" 2>&1 &
+    for folder in docs edge features "models long"; do
+        "$here/benchmarks/all_backends.sh" "$out/check/$1-flex/${folder// /-}" "$2" full "$folder" \
+            flex:decode flex:paged-varlen >"$out/check/$1-flex-${folder// /-}.txt" 2>&1 &
+    done
+}
+right() {
+    step check selftest 300 "$python" -m pagedbench selftest --device cuda --jobs 4 \
+        --lengths 70,1000,8192,32768,131072 --json "$out/check/selftest.jsonl" &
+    suite compiling $((seconds * 6 / 10))
+    wait
+    echo "$((SECONDS - begun)) s: compiled"
+    suite suite 180
+    wait
+    echo "$((SECONDS - begun)) s: the suite again"
+    step check probe 300 "$python" -m pagedbench backends --probe --device cuda &
+    step check memcheck 60 "$python" -m pagedbench check docs-decode --sanitize memcheck -b triton --device cuda \
+        --json "$out/check/memcheck.jsonl" &
+    wait
+}
+tests() {
+    step check gpu-tests 300 "$python" -m pytest -o addopts= -v -p no:cacheprovider -n 6 -m "gpu and not slow" "$here/tests"
+}
+timed() {
+    local fa3=flash-attn-3
+    step timing cost 60 "$python" "$here/benchmarks/check_cost.py" --device cuda --backend torch --backend $fa3 --backend triton
+    step timing oracle 30 "$python" "$here/benchmarks/oracle_cost.py"
+    step timing clock 60 "$python" "$here/benchmarks/validate_clock.py" --json "$out/timing/clock.json"
+    bench docs 60 run docs-decode docs-varlen
+    bench stages 60 compare $fa3:varlen $fa3:decode "$here/benchmarks/stages.yaml" --max-seconds 0.5
+    step timing identical 90 "$python" "$here/benchmarks/identical_sides.py" $fa3:decode docs-decode --times 20 \
+        --max-seconds 0.4 --json "$out/timing/identical.json"
+    bench shapes 120 run "$here/benchmarks/shapes.yaml" -b $fa3:decode -b triton:decode -b flashinfer:decode \
+        -b $fa3:varlen -b torch-varlen:varlen -b flash-attn-4:varlen --max-seconds 0.2
+    bench shapes-256 60 run "$here/benchmarks/shapes-256.yaml" -b flash-attn:decode -b flash-attn:varlen \
+        -b $fa3:decode --max-seconds 0.2
+    step timing triton 60 "$python" "$here/benchmarks/triton_decode.py" --json "$out/timing/triton.json"
+    bench crossover 200 compare $fa3:varlen $fa3:decode "$here/benchmarks/crossover.yaml" --max-seconds 0.1 --precision 2%
+    step timing gate 300 "$python" "$here/benchmarks/baseline_gate.py" --json "$out/timing/gate.json"
+}
+"$2"

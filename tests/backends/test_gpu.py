@@ -103,6 +103,7 @@ def test_smoke(backend: Backend, path: AttnPath, smoke: Callable[[str], list[Tri
     assert [trial for trial in found if not trial.works] == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("backend", "path"), TARGETS, ids=TARGET_IDS)
 def test_shipped_scenarios(backend: Backend, path: AttnPath) -> None:
