@@ -45,10 +45,9 @@ def command(
     `save NAME SCENARIO...` runs the scenarios in three processes; `save NAME RECORDS...` takes what `run --json` wrote.
     `compare NAME RECORDS...` exits 1 for a cell that is not right any more, 4 for one that is slower beyond doubt.
     """
-    from pagedbench.cli.judging import Request
+    from pagedbench.cli.judging import BASELINE_TIMING, Request
     from pagedbench.errors import UsageError
     from pagedbench.results.baseline import FOLDER, save_baseline
-    from pagedbench.timing.options import TimingOptions
 
     if action is Action.LIST:
         typer.echo("\n".join(sorted(file.stem for file in FOLDER.glob("*.jsonl"))) or f"no baselines in {FOLDER}")
@@ -65,7 +64,7 @@ def command(
         paths=path or (),
         device=device,
         timeout=timeout,
-        timing=TimingOptions(),
+        timing=BASELINE_TIMING,
     )
     records = _read(files) if files else _run(request, processes)
     if action is Action.SAVE:

@@ -54,11 +54,10 @@ def command(
     """
     from dataclasses import replace
 
-    from pagedbench.cli.judging import Gate, Request, conclude, judge
+    from pagedbench.cli.judging import BASELINE_TIMING, Gate, Request, conclude, judge
     from pagedbench.cli.outputs import OutputFiles
     from pagedbench.report.github import on_github
     from pagedbench.results.baseline import MIN_PROCESSES, load_baseline
-    from pagedbench.timing.options import TimingOptions
 
     annotate = on_github() if github is None else github
     files = OutputFiles(
@@ -83,5 +82,5 @@ def command(
         conclude(judge(request), files, Gate(require or (), strict))
     else:
         old = load_baseline(baseline)
-        result = judge(replace(request, timing=TimingOptions(), equals=() if across else old), processes=MIN_PROCESSES)
+        result = judge(replace(request, timing=BASELINE_TIMING, equals=() if across else old), processes=MIN_PROCESSES)
         conclude(result, files, Gate(require or (), strict, old, across))

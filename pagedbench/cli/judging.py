@@ -26,6 +26,8 @@ from pagedbench.scenario.model import Scenario
 from pagedbench.timing.options import TimingOptions
 
 SIGNAL_EXIT = 128
+BASELINE_TIMING = TimingOptions(quantities=("kernel", "call"))
+"""What is timed for a baseline and against one: only kernel times are compared, and a gate shall not take long."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,9 @@ class Gate:
 def judge(request: Request, processes: int = 1) -> RunResult:
     """Judge all cells of a request, in so many worker processes one after the other, each judging all.
 
-    Records go to the file of `--json` as they are made. Raises `UsageError` and `ScenarioError` before anything runs.
+    They start together, since most of a start is imports, and the first one begins when all are there: nothing else
+    runs while one of them times. Records go to the file of `--json` as they are made. Raises `UsageError` and
+    `ScenarioError` before anything runs.
     """
     if request.resume and request.files.json is None:
         raise UsageError("--resume needs the file to go on from", "give it with --json FILE")
@@ -88,9 +92,15 @@ def judge(request: Request, processes: int = 1) -> RunResult:
     with ExitStack() as stack:
         kept = [record for records in earlier.values() for record in records]
         store = stack.enter_context(RecordStore(request.files.json, kept)) if request.files.json else None
-        for number in range(processes):
+        options = WorkerOptions(request.device, request.timeout, request.sanitizer)
+        everyone = [stack.enter_context(Workers(options)) for _ in range(processes)]
+        scenarios = [_seeded(s, request.seed) for s in load_scenarios(request.scenarios)]  # while the workers import
+        for workers in everyone:
+            workers.wait()
+        for number, workers in enumerate(everyone):
             done = {fingerprint: rs[number] for fingerprint, rs in earlier.items() if len(rs) > number}
-            result = _judge_once(request, store, done)
+            with workers:
+                result = _judge_once(request, scenarios, workers, store, done)
             everything.records += result.records
             everything.planned += result.planned
             everything.interrupted_by = result.interrupted_by
@@ -99,25 +109,28 @@ def judge(request: Request, processes: int = 1) -> RunResult:
     return everything
 
 
-def _judge_once(request: Request, store: RecordStore | None, done: Mapping[str, CellRecord]) -> RunResult:
+def _judge_once(
+    request: Request,
+    scenarios: Sequence[Scenario],
+    workers: Workers,
+    store: RecordStore | None,
+    done: Mapping[str, CellRecord],
+) -> RunResult:
     """Judge all cells with one set of workers."""
-    with Workers(WorkerOptions(request.device, request.timeout, request.sanitizer)) as workers:
-        # The first worker's imports overlap with this.
-        scenarios = [_seeded(s, request.seed) for s in load_scenarios(request.scenarios)]
-        cells = plan(scenarios, workers.resolve(request.backends, request.paths))
-        names = {scenario.name for scenario in scenarios}
-        require_equal_environments([workers.environment], [r for r in request.equals if r.scenario in names])
-        judging = JudgeOptions(
-            command=request.command,
-            suite=request.suite,
-            device=workers.device,
-            timing=_timing_on(workers.device, request.timing),
-            floor=request.floor,
-            pictures=request.pictures,
-            sanitizer=request.sanitizer,
-        )
-        with CellProgress(make_console(stderr=True), len(cells)) as progress:
-            return run_cells(cells, workers, judging, progress, store=store, done=done)
+    cells = plan(scenarios, workers.resolve(request.backends, request.paths))
+    names = {scenario.name for scenario in scenarios}
+    require_equal_environments([workers.environment], [r for r in request.equals if r.scenario in names])
+    judging = JudgeOptions(
+        command=request.command,
+        suite=request.suite,
+        device=workers.device,
+        timing=_timing_on(workers.device, request.timing),
+        floor=request.floor,
+        pictures=request.pictures,
+        sanitizer=request.sanitizer,
+    )
+    with CellProgress(make_console(stderr=True), len(cells)) as progress:
+        return run_cells(cells, [workers], judging, progress, store=store, done=done)
 
 
 def conclude(result: RunResult, files: OutputFiles, gate: Gate) -> None:

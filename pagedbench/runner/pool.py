@@ -65,6 +65,10 @@ class Workers:
     ) -> None:
         self._discard()
 
+    def wait(self) -> None:
+        """Return when the worker has started. Raises `UsageError` where there is no such device."""
+        self._ready()
+
     @property
     def device(self) -> str:
         """The device that cells run on, `cpu` or `cuda`; waits for the worker. Raises `UsageError` if there is none."""

@@ -43,7 +43,7 @@ class CudaClock:
         }
         self.notes: list[str] = []
         self._flush = ReadFlush(device, self.l2_bytes)
-        self._cycles_per_ns = _cycles_per_ns(device)
+        self._cycles_per_ns = cycles_per_ns(device)
         self._host_ns = 500e3  # what queueing one call costs, profiler included; corrected after each batch
         self._graphs: dict[int, tuple[Job, torch.cuda.CUDAGraph]] = {}
         self._profiler_works = True
@@ -176,7 +176,7 @@ def _wait(cycles: float) -> None:
 
 
 @lru_cache(maxsize=8)
-def _cycles_per_ns(device: str) -> float:
+def cycles_per_ns(device: str) -> float:
     """Cycles a ns of the waiting kernel, at the clock the chip has under load. Measured once a process (20 ms)."""
     start, end = _event(), _event()
     _wait(10 * _CALIBRATION_CYCLES)

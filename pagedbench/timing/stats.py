@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 Verdict = Literal["faster", "slower", "no difference shown", "too few samples"]
 Change = Literal["faster", "slower", "unchanged", "ambiguous"]
 MIN_PROCESSES = 3
+MUST_SHOW = 0.05
+"""A change that a comparison of processes must be able to show before it may call something unchanged."""
 FASTEST = 0.05
 """The quantile of a process's samples that stands for its undisturbed calls."""
 
@@ -215,7 +217,8 @@ def judge_change(
     medians (pooled variance) lies outside the margin, and no process of one side crosses one of the other. And the
     fastest calls (their first twentieth) must show half of it at least: a machine that became busy slows some calls and
     so moves the median, a slower kernel is slower each time.
-    A difference over the margin that these do not confirm is `ambiguous`: more processes are needed.
+    A difference over the margin that these do not confirm is `ambiguous`: more processes are needed. So is one within
+    it whose interval holds a change of `MUST_SHOW`.
     """
     if min(len(new), len(old)) < MIN_PROCESSES:
         reason = f"{len(new)} and {len(old)} processes were measured; a change is judged from {MIN_PROCESSES} a side on"
@@ -230,6 +233,8 @@ def judge_change(
         return Regression("ambiguous", ratio, low, high, f"{said}: not shown by the fastest calls; a busy machine?")
     if abs(ratio - 1) > margin:
         return Regression("ambiguous", ratio, low, high, f"{said}: over the margin, but not beyond doubt")
+    if low < 1 - MUST_SHOW or high > 1 + MUST_SHOW:
+        return Regression("ambiguous", ratio, low, high, f"{said}: a change of {MUST_SHOW:.0%} would not show")
     return Regression("unchanged", ratio, low, high, f"{said}: within the margin of {margin:.0%}")
 
 

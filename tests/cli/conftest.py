@@ -38,6 +38,9 @@ class FakeWorkers:
     def __exit__(self, *error: object) -> None:
         pass
 
+    def wait(self) -> None:
+        pass
+
     def resolve(self, targets: Sequence[str], paths: Sequence[str]) -> list[ResolvedTarget]:
         if "torhc" in targets:
             raise UsageError("there is no backend 'torhc'", "did you mean torch?")
