@@ -25,6 +25,10 @@ def command(
     device: o.Device = "auto",
     seed: o.Seed = None,
     timeout: o.Timeout = 60.0,
+    jobs: Annotated[
+        int,
+        typer.Option("--jobs", "-j", min=1, help="Cells checked at a time, each in a process; not with --baseline."),
+    ] = 1,
     sanitize: o.Sanitize = None,
     floor: Annotated[bool, typer.Option("--floor", help="Print the smallest fault that would be caught.")] = False,
     baseline: Annotated[
@@ -56,9 +60,12 @@ def command(
 
     from pagedbench.cli.judging import BASELINE_TIMING, Gate, Request, conclude, judge
     from pagedbench.cli.outputs import OutputFiles
+    from pagedbench.errors import UsageError
     from pagedbench.report.github import on_github
     from pagedbench.results.baseline import MIN_PROCESSES, load_baseline
 
+    if baseline is not None and jobs > 1:
+        raise UsageError("--jobs with --baseline: what is timed wants the machine to itself", "leave one of them out")
     annotate = on_github() if github is None else github
     files = OutputFiles(
         json=json, csv=csv, markdown=markdown, junit=junit, html=html, sarif=sarif, github=annotate, plot=plot
@@ -72,6 +79,7 @@ def command(
         device=device,
         seed=seed,
         timeout=timeout,
+        jobs=jobs,
         sanitizer=sanitize,
         floor=floor,
         pictures=html is not None or plot is not None,

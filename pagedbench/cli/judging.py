@@ -42,6 +42,7 @@ class Request:
     device: str = "auto"
     seed: int | None = None
     timeout: float = 60.0
+    jobs: int = 1
     timing: TimingOptions | None = None
     sanitizer: str | None = None
     floor: bool = False
@@ -78,7 +79,8 @@ class Gate:
 
 
 def judge(request: Request, processes: int = 1) -> RunResult:
-    """Judge all cells of a request, in so many worker processes one after the other, each judging all.
+    """Judge all cells of a request, in so many worker processes one after the other, each judging all; or, where
+    nothing is timed, in as many at a time as the request has `jobs`, dividing the cells.
 
     They start together, since most of a start is imports, and the first one begins when all are there: nothing else
     runs while one of them times. Records go to the file of `--json` as they are made. Raises `UsageError` and
@@ -92,15 +94,17 @@ def judge(request: Request, processes: int = 1) -> RunResult:
     with ExitStack() as stack:
         kept = [record for records in earlier.values() for record in records]
         store = stack.enter_context(RecordStore(request.files.json, kept)) if request.files.json else None
-        options = WorkerOptions(request.device, request.timeout, request.sanitizer)
-        everyone = [stack.enter_context(Workers(options)) for _ in range(processes)]
+        options = WorkerOptions(request.device, request.timeout, request.sanitizer, at_a_time=request.jobs)
+        everyone = [[stack.enter_context(Workers(options)) for _ in range(request.jobs)] for _ in range(processes)]
         scenarios = [_seeded(s, request.seed) for s in load_scenarios(request.scenarios)]  # while the workers import
-        for workers in everyone:
-            workers.wait()
-        for number, workers in enumerate(everyone):
+        for team in everyone:
+            team[0].wait()
+        for number, team in enumerate(everyone):
             done = {fingerprint: rs[number] for fingerprint, rs in earlier.items() if len(rs) > number}
-            with workers:
-                result = _judge_once(request, scenarios, workers, store, done)
+            with ExitStack() as ending:
+                for workers in team:
+                    ending.enter_context(workers)
+                result = _judge_once(request, scenarios, team, store, done)
             everything.records += result.records
             everything.planned += result.planned
             everything.interrupted_by = result.interrupted_by
@@ -112,11 +116,12 @@ def judge(request: Request, processes: int = 1) -> RunResult:
 def _judge_once(
     request: Request,
     scenarios: Sequence[Scenario],
-    workers: Workers,
+    team: Sequence[Workers],
     store: RecordStore | None,
     done: Mapping[str, CellRecord],
 ) -> RunResult:
-    """Judge all cells with one set of workers."""
+    """Judge all cells once."""
+    workers = team[0]
     cells = plan(scenarios, workers.resolve(request.backends, request.paths))
     names = {scenario.name for scenario in scenarios}
     require_equal_environments([workers.environment], [r for r in request.equals if r.scenario in names])
@@ -130,7 +135,7 @@ def _judge_once(
         sanitizer=request.sanitizer,
     )
     with CellProgress(make_console(stderr=True), len(cells)) as progress:
-        return run_cells(cells, [workers], judging, progress, store=store, done=done)
+        return run_cells(cells, team, judging, progress, store=store, done=done)
 
 
 def conclude(result: RunResult, files: OutputFiles, gate: Gate) -> None:

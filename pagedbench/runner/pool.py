@@ -5,6 +5,7 @@ Whatever happens in a worker, `judge` returns a record of exactly that cell. The
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,12 +34,14 @@ class WorkerError(PagedbenchError):
 @dataclass(frozen=True)
 class WorkerOptions:
     """How workers run: for which device, how long a stage may take (seconds, without compiling), under which tool of
-    compute-sanitizer, with how many bytes of resident memory (None: a share of what is free)."""
+    compute-sanitizer, with how many bytes of resident memory (None: a share of what is free). `at_a_time` of them work
+    side by side, and divide the machine's memory and CPU cores among them."""
 
     device: str = "auto"
     timeout: float = 60.0
     sanitizer: str | None = None
     memory_limit: int | None = None
+    at_a_time: int = 1
 
     @property
     def stage_seconds(self) -> float:
@@ -52,7 +55,8 @@ class Workers:
     def __init__(self, options: WorkerOptions) -> None:
         self._options = options
         self._wrapper = sanitizer_command(options.sanitizer) if options.sanitizer else ()
-        self._memory_limit = options.memory_limit or int(host_memory_available() * MEMORY_SHARE)
+        share = int(host_memory_available() * MEMORY_SHARE / options.at_a_time)
+        self._memory_limit = options.memory_limit or share
         self._hello: Message | None = None
         self._environment: dict[str, Any] | None = None
         self._process: WorkerProcess | None = self._start()
@@ -136,8 +140,15 @@ class Workers:
             self._discard()
         return reply
 
+    def kill(self) -> None:
+        """End the process of a request that another thread waits for, which then hears that it is gone."""
+        if self._process is not None:
+            self._process.kill()
+
     def _start(self) -> WorkerProcess:
-        return WorkerProcess(self._options.device, self._wrapper, self._memory_limit)
+        others = self._options.at_a_time
+        threads = max((os.cpu_count() or 1) // others, 1) if others > 1 else None
+        return WorkerProcess(self._options.device, self._wrapper, self._memory_limit, threads)
 
     def _live(self) -> WorkerProcess:
         """A worker that is ready for a request."""

@@ -43,10 +43,13 @@ class WorkerGone(Exception):
 class WorkerProcess:
     """A running worker for a device (`auto`, `cpu`, `cuda`).
 
-    `wrapper` is a command to run it under (a sanitizer). `memory_limit` is in resident bytes.
+    `wrapper` is a command to run it under (a sanitizer). `memory_limit` is in resident bytes, `threads` how many its
+    libraries use where the user's environment does not say (None: their own choice).
     """
 
-    def __init__(self, device: str, wrapper: Sequence[str] = (), memory_limit: int | None = None) -> None:
+    def __init__(
+        self, device: str, wrapper: Sequence[str] = (), memory_limit: int | None = None, threads: int | None = None
+    ) -> None:
         self._wrapped = bool(wrapper)
         self._memory_limit = memory_limit
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
@@ -63,7 +66,7 @@ class WorkerProcess:
                 stderr=self._output,
                 pass_fds=(child_reads, child_writes),
                 start_new_session=True,
-                env=_environment(wrapped=self._wrapped),
+                env=_environment(threads, wrapped=self._wrapped),
             )
         finally:
             os.close(child_reads)
@@ -181,7 +184,7 @@ _SIGNALS = {
 }
 
 
-def _environment(*, wrapped: bool) -> dict[str, str]:
+def _environment(threads: int | None, *, wrapped: bool) -> dict[str, str]:
     """The worker's environment: it finds this very package, and never a module that happens to lie in the folder."""
     root = str(Path(pagedbench.__file__).parent.parent)
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
@@ -190,4 +193,5 @@ def _environment(*, wrapped: bool) -> dict[str, str]:
         # torch's caching allocator would hide reads past the end of a tensor from the sanitizer.
         extra |= {"PAGEDBENCH_WRAPPED": "1", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     # Helper threads that spin while they wait make a busy machine many times slower than one that lets them sleep.
-    return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, **extra}
+    defaults = {"OMP_WAIT_POLICY": "PASSIVE"} | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+    return {**defaults, **os.environ, **extra}

@@ -1,7 +1,8 @@
 """A run from its first cell to its last: what `run`, `check` and the pytest plugin have in common. The parent's side.
 
-Cells are judged one after the other (a timed GPU must not be shared); each record is stored the moment it is there.
-Ctrl-C and SIGTERM end the run after the record in hand: what was done is returned, and `interrupted_by` says so.
+Cells are judged one after the other (a timed GPU must not be shared), or by several workers where nothing is timed;
+each record is stored the moment it is there. Ctrl-C and SIGTERM end the run after the record in hand: what was done is
+returned, and `interrupted_by` says so.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import signal
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -22,6 +23,7 @@ from pagedbench.results.store import RecordStore
 from pagedbench.runner.cells import Cell, JudgeOptions
 from pagedbench.runner.environment import git_state
 from pagedbench.runner.outcome import apply_expectation
+from pagedbench.runner.parallel import side_by_side
 from pagedbench.runner.pool import Workers
 
 DIAGNOSED_A_BACKEND = 10
@@ -63,7 +65,7 @@ class RunResult:
 
 def run_cells(
     cells: Sequence[Cell],
-    workers: Workers,
+    workers: Sequence[Workers],
     options: JudgeOptions,
     watcher: Watcher,
     *,
@@ -72,25 +74,29 @@ def run_cells(
 ) -> RunResult:
     """Judge every cell that is not among `done` (by fingerprint), and store each record as it is made."""
     result = RunResult(planned=len(cells))
-    environment = {**workers.environment, "git": git_state(Path.cwd())}
-    judging = _Judging(workers, options, watcher, environment, uuid.uuid4().hex[:12], store)
+    environment = {**workers[0].environment, "git": git_state(Path.cwd())}
+    judging = _Judging(options, watcher, environment, uuid.uuid4().hex[:12], store)
+    fingerprints = [cell.fingerprint(options) for cell in cells]
+    there = dict(done or {})
+    left = [cell for cell, fingerprint in zip(cells, fingerprints, strict=True) if fingerprint not in there]
     try:
         with sigterm_interrupts():
-            for cell in cells:
-                kept = (done or {}).get(cell.fingerprint(options))
-                result.records.append(kept or judging.judge(cell))
+            alone = len(workers) == 1
+            made = judging.one_by_one(left, workers[0]) if alone else judging.together(left, workers)
+            for record in made:
+                there[record.fingerprint] = record
     except Interrupted:
         result.interrupted_by = signal.SIGTERM
     except KeyboardInterrupt:
         result.interrupted_by = signal.SIGINT
+    result.records = [there[fingerprint] for fingerprint in fingerprints if fingerprint in there]
     return result
 
 
 @dataclass
 class _Judging:
-    """One cell after another, with what they have in common."""
+    """What the cells of a run have in common."""
 
-    workers: Workers
     options: JudgeOptions
     watcher: Watcher
     environment: Mapping[str, object]
@@ -98,11 +104,24 @@ class _Judging:
     store: RecordStore | None
     diagnosed: Counter[str] = field(default_factory=Counter)
 
-    def judge(self, cell: Cell) -> CellRecord:
-        """The cell's record, stored."""
-        self.watcher.begin(cell)
+    def one_by_one(self, cells: Sequence[Cell], workers: Workers) -> Iterator[CellRecord]:
+        """The cells' records, in their order; the watcher is told of every stage."""
+        for cell in cells:
+            self.watcher.begin(cell)
+            yield self._conclude(cell, self._ask(workers, cell, self.watcher.stage))
+
+    def together(self, cells: Sequence[Cell], workers: Sequence[Workers]) -> Iterator[CellRecord]:
+        """The cells' records as they are made by several workers; the watcher is told of what is done alone."""
+        with closing(side_by_side(cells, workers, lambda one, cell: self._ask(one, cell, lambda stage: None))) as made:
+            for cell, record in made:
+                yield self._conclude(cell, record)
+
+    def _ask(self, workers: Workers, cell: Cell, on_stage: Callable[[str], None]) -> CellRecord:
         job = replace(cell.job(self.options), diagnose=self.diagnosed[cell.target.name] < DIAGNOSED_A_BACKEND)
-        record = self.workers.judge(job, cell.target.compile_seconds, self.watcher.stage)
+        return workers.judge(job, cell.target.compile_seconds, on_stage)
+
+    def _conclude(self, cell: Cell, record: CellRecord) -> CellRecord:
+        """Complete a record and store it."""
         self.diagnosed[cell.target.name] += record.verdict.is_wrong
         cell.describe(record, self.options, dict(self.environment), self.run)
         apply_expectation(record, cell.scenario.expect)

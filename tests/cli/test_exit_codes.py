@@ -33,6 +33,8 @@ def test_1_a_kernel_is_wrong(command: Command, name: str, wrong: str) -> None:
 def test_2_the_command_line_is_wrong(command: Command) -> None:
     assert command("run").code == 2
     assert command("run", "--no-such-option", scenarios=["right"]).code == 2
+    both = command("check", "--baseline", "main", "--jobs", "2", scenarios=["right"])
+    assert (both.code, "wants the machine to itself" in both.err) == (2, True)
     unknown = command("check", "docs-decoed")
     assert unknown.code == 2
     assert "hint: did you mean docs-decode?" in unknown.err

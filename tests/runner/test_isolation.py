@@ -55,6 +55,23 @@ def test_five_bad_kernels_and_a_good_one_get_six_right_verdicts(
 
 
 @pytest.mark.slow
+def test_side_by_side_each_costs_its_own_cell_alone(start: Start, scenario_file: Write, tmp_path: Path) -> None:
+    records = tmp_path / "records.jsonl"
+    arguments = ("--timeout", 6, "--jobs", 3, "--json", records, *backends("segfault", "wrong", "aborting", "good"))
+    run = start("check", scenario_file("one", "two"), *arguments)
+    _, err = run.communicate(timeout=100)
+    found = {(r.scenario, r.backend.rpartition(":")[2]): r.verdict for r in read_records(records)}
+    verdicts = {
+        "segfault_decode": Verdict.CRASHED,
+        "wrong_decode": Verdict.FOOTPRINT,
+        "aborting_decode": Verdict.CRASHED,
+        "good_decode": Verdict.PASS,
+    }
+    assert found == {(name, function): verdicts[function] for name in ("one", "two") for function in verdicts}, err
+    assert run.returncode == ExitCode.WRONG
+
+
+@pytest.mark.slow
 def test_a_worker_that_hears_late_still_says_where_it_stood(start: Start, scenario_file: Write, tmp_path: Path) -> None:
     records = tmp_path / "records.jsonl"
     arguments = ("--no-timing", "--timeout", 3, "--json", records, *backends("late"))
@@ -108,13 +125,14 @@ def _assert_gone(processes: list[psutil.Process]) -> None:
     assert not alive
 
 
+@pytest.mark.parametrize("command", [("run", "--no-timing"), ("check", "--jobs", 3)], ids=["alone", "jobs"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_complete_records_a_table_and_no_orphans(
-    start: Start, scenario_file: Write, tmp_path: Path, number: signal.Signals
+    start: Start, scenario_file: Write, tmp_path: Path, number: signal.Signals, command: tuple[object, ...]
 ) -> None:
     records = tmp_path / "records.jsonl"
     names = [f"s{i}" for i in range(40)]
-    run = start("run", scenario_file(*names), "--no-timing", "--json", records, *backends("slow"))
+    run = start(*command, scenario_file(*names), "--json", records, *backends("slow"))
     _wait_for_records(records, 1)
     family = _family(run)
     assert family
