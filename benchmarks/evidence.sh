@@ -41,30 +41,21 @@ bench() { # NAME SECONDS ARGUMENTS...: a pagedbench command, its records in timi
     step timing "$name" "$limit" "$python" -m pagedbench "$@" --device cuda --json "$out/timing/$name.jsonl"
 }
 
-# A process for each path of what has many cells, and flex, which compiles for every shape, by folders too.
-all=(torch:varlen torch:decode torch:paged-varlen triton:decode triton:paged-varlen flash-attn torch-varlen
-    flash-attn-3:varlen flash-attn-3:decode flash-attn-3:paged-varlen flash-attn-4:varlen flash-attn-4:paged-varlen
-    flashinfer:varlen flashinfer:decode flashinfer:paged-varlen flashinfer-cuda-cores
-    flashinfer-fa3:varlen flashinfer-fa3:decode flashinfer-fa3:paged-varlen
-    transformers transformers-eager fa3-fwd)
-suite() { # FOLDER SECONDS: the full suite over all shipped scenarios with every backend
-    local folder
-    "$here/benchmarks/all_backends.sh" "$out/check/$1" "$2" full "docs edge features models long" "${all[@]}" \
-        >"$out/check/$1.txt" 2>&1 &
-    for folder in docs edge features "models long"; do
-        "$here/benchmarks/all_backends.sh" "$out/check/$1-flex/${folder// /-}" "$2" full "$folder" \
-            flex:decode flex:paged-varlen >"$out/check/$1-flex-${folder// /-}.txt" 2>&1 &
-    done
+everyone=()
+for backend in torch torch-varlen triton flash-attn flash-attn-3 fa3-fwd flash-attn-4 flashinfer flashinfer-fa3 \
+    flashinfer-cuda-cores transformers transformers-eager flex; do
+    everyone+=(-b "$backend")
+done
+suite() { # NAME SECONDS: the full suite over all shipped scenarios with every backend
+    step check "$1" "$2" "$python" -m pagedbench check docs edge features models long --suite full --device cuda \
+        --jobs "$(nproc)" "${everyone[@]}" --json "$out/check/$1.jsonl"
 }
 right() {
     step check selftest 300 "$python" -m pagedbench selftest --device cuda --jobs 4 \
         --lengths 70,1000,8192,32768,131072 --json "$out/check/selftest.jsonl" &
-    suite compiling $((seconds * 6 / 10))
+    suite compiling $((seconds * 6 / 10)) &
     wait
-    echo "$((SECONDS - begun)) s: compiled"
     suite suite 180
-    wait
-    echo "$((SECONDS - begun)) s: the suite again"
     step check probe 300 "$python" -m pagedbench backends --probe --device cuda &
     step check memcheck 60 "$python" -m pagedbench check docs-decode --sanitize memcheck -b triton --device cuda \
         --json "$out/check/memcheck.jsonl" &

@@ -15,7 +15,7 @@ from typing import Any
 
 from pagedbench.errors import PagedbenchError, UsageError
 from pagedbench.results.record import CellRecord, CheckDict
-from pagedbench.runner.limits import host_memory_available
+from pagedbench.runner.limits import GIB, host_memory_available
 from pagedbench.runner.process import WorkerGone, WorkerProcess
 from pagedbench.runner.protocol import Job, Message, ResolvedTarget
 from pagedbench.runner.sanitize import SLOWDOWN, fold_findings, sanitizer_command
@@ -24,6 +24,7 @@ from pagedbench.words import Verdict
 START_SECONDS = 180.0  # importing torch and its libraries from a cold network disk
 REQUEST_SECONDS = 120.0
 MEMORY_SHARE = 0.85  # of the host memory that is free at the start: a worker that takes more is stopped
+ROOM_FOR_A_CELL = 16 * GIB  # a worker beside others may take this much: CUDA, a compiler, the inputs of a long batch
 SANITIZER_OUTPUT = 4 << 20
 
 
@@ -55,8 +56,7 @@ class Workers:
     def __init__(self, options: WorkerOptions) -> None:
         self._options = options
         self._wrapper = sanitizer_command(options.sanitizer) if options.sanitizer else ()
-        share = int(host_memory_available() * MEMORY_SHARE / options.at_a_time)
-        self._memory_limit = options.memory_limit or share
+        self._memory_limit = options.memory_limit or _memory_share(options.at_a_time)
         self._hello: Message | None = None
         self._environment: dict[str, Any] | None = None
         self._process: WorkerProcess | None = self._start()
@@ -180,6 +180,12 @@ class Workers:
         if self._process is not None:
             self._process.close()
             self._process = None
+
+
+def _memory_share(at_a_time: int) -> int:
+    """What one of so many workers may take, in bytes of resident memory."""
+    free = int(host_memory_available() * MEMORY_SHARE)
+    return min(free, max(free // at_a_time, ROOM_FOR_A_CELL))
 
 
 class _Progress:
