@@ -30,10 +30,10 @@ from pagedbench.results.store import read_records
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "gate"
 SLOWER = 4
-# About 100 us on an H200, ten times its L2.
+# About 100 us on an H200, and many times its L2.
 ON_GPU = """
 name: gate
-batch: {spec: 16q1s5k}
+batch: {spec: 16q1s6k}
 cache: {block_size: 16}
 attention: {num_heads: 32, num_kv_heads: 8, head_dim: 128, dtype: bfloat16}
 """
@@ -84,9 +84,9 @@ class Gate:
             print(done.stdout, done.stderr, sep="\n", file=sys.stderr)
             raise SystemExit(2)
 
-    def check(self, slowdown: float) -> Run:
+    def check(self, number: int, slowdown: float) -> Run:
         """One run of the gate."""
-        began, file = time.perf_counter(), self.folder / "run.jsonl"
+        began, file = time.perf_counter(), self.folder / f"run-{number}.jsonl"
         words = ("check", self.scenario, "--suite", "quick", "--baseline", NAME, "--json", file, "--no-github")
         done = self.pagedbench(*words, slowdown=slowdown)
         seconds = time.perf_counter() - began
@@ -124,7 +124,7 @@ def all_runs(gate: Gate, options: argparse.Namespace, began: float) -> list[Run]
         if time.perf_counter() - began + longest > options.seconds:
             print(f"stopped after {time.perf_counter() - began:.0f} s")
             break
-        done.append(gate.check(options.slowdown if slowed else 1.0))
+        done.append(gate.check(len(done) + 1, options.slowdown if slowed else 1.0))
         print(f"{len(done):2} {done[-1].line()}", flush=True)
     return done
 
@@ -172,6 +172,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=3, help="that the baseline holds")
     parser.add_argument("--seconds", type=float, default=560.0, help="no run begins that would end after that many")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the records of all runs there")
     parser.add_argument("--json", type=Path, help="also write the runs to this file")
     return parser.parse_args(arguments)
 
@@ -183,7 +184,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, began = parse(arguments), time.perf_counter()
     device = choose_device(options.device)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder = (options.keep or Path(name)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "gate.yaml").write_text(ON_GPU, encoding="utf-8")
         gate = Gate(folder, options.scenario or ("gate.yaml" if device == "cuda" else "docs-decode"), device)
         gate.save(options.processes)

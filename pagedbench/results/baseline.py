@@ -1,8 +1,8 @@
 """Baselines: records of an earlier version to hold a new one against, in correctness and in speed.
 
 A speed regression is decided by `timing/stats.py` from the raw samples of at least three processes a side, since one
-hides how placement varies; and only between equal environments. A backend's own version is no part of the environment:
-it is what is being compared.
+hides how placement varies; where the machine cannot be why (`disturbance.py`); and only between equal environments. A
+backend's own version is no part of the environment: it is what is being compared.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pagedbench.errors import UsageError, nearest
+from pagedbench.results.disturbance import doubt
 from pagedbench.results.record import CellRecord
 from pagedbench.results.store import read_records, write_text
 from pagedbench.timing.stats import MIN_PROCESSES, judge_change
@@ -22,6 +23,8 @@ from pagedbench.words import Verdict
 __all__ = ["MIN_PROCESSES", "BaselineComparison", "CellChange", "compare_records", "load_baseline", "save_baseline"]
 
 FOLDER = Path("results") / "baselines"
+MARGIN = 0.01
+"""The share of a time within which nothing counts as a change."""
 # What two timings must share to be comparable; absent on both sides counts as equal.
 SAME_FOR_SPEED = (
     "gpu", "driver", "cuda", "torch", "power_limit_w", "clock_sm_max_mhz", "cpu", "cpu_cores", "cpu_threads",
@@ -199,8 +202,11 @@ def _compare_speed(key: Key, new: list[CellRecord], old: list[CellRecord]) -> Ce
     ours, theirs = _kernel_samples(new), _kernel_samples(old)
     if not ours or not theirs:
         return CellChange(key, "unchanged", "right on both sides; not timed on both")
-    found = judge_change(ours, theirs)
+    found = judge_change(ours, theirs, margin=MARGIN)
     low, high = (x if math.isfinite(x) else None for x in (found.low, found.high))
+    doubted = doubt(found, new, old, MARGIN) if found.change in ("slower", "faster") else None
+    if doubted:
+        return CellChange(key, "ambiguous", f"{found.reason}; but {doubted}", found.ratio, low, high)
     return CellChange(key, found.change, found.reason, found.ratio, low, high)
 
 

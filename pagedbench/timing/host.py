@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from pagedbench.timing.measurement import INTERFERENCE
+
 
 @dataclass
 class HostCare:
@@ -95,6 +97,6 @@ def _interference(before: int, cores: int) -> list[str]:
     if after - before <= 20 or load <= cores:
         return []
     return [
-        f"interference: this process was preempted {after - before} times while it was timed (load {load:.1f} on "
+        f"{INTERFERENCE} this process was preempted {after - before} times while it was timed (load {load:.1f} on "
         f"{cores} cores); close other programs for steadier times"
     ]

@@ -11,6 +11,11 @@ from typing import Any
 
 from pagedbench.timing.stats import mad, median_interval
 
+INTERFERENCE = "interference:"
+"""How the note begins that others used the processor meanwhile."""
+MADE_DO = "shown for want of better ones"
+"""How the note ends on samples that should have been dropped, and are all there is."""
+
 
 @dataclass(frozen=True)
 class Timed:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from pagedbench.timing.measurement import MADE_DO
 from pagedbench.timing.throttle import ChipState, Governor
 
 T = TypeVar("T")
@@ -144,7 +145,7 @@ class _Sampler(Generic[T]):
         self.kept.draws = [draw.item for draw in used]
         self.kept.dropped -= flawed
         count = f"{flawed.total()} of {len(used)} samples were" if flawed.total() < len(used) else "every sample was"
-        self.kept.notes.append(f"{count} {' or '.join(flawed)}; shown for want of better ones")
+        self.kept.notes.append(f"{count} {' or '.join(flawed)}; {MADE_DO}")
 
     def _usable(self) -> list[_Draw[T]]:
         """All draws that something can be said from at need: a throttled chip slows all that is compared, a gap only

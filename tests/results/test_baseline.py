@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,22 +18,31 @@ ENVIRONMENT = {"gpu": "NVIDIA H200", "driver": "580.159", "torch": "2.13.0"}
 
 
 def record(
-    verdict: Verdict = Verdict.PASS, *, kernel_us: float | None = None, seed: int = 0, **values: object
+    verdict: Verdict = Verdict.PASS,
+    *,
+    kernel_us: float | None = None,
+    seed: int = 0,
+    notes: Sequence[str] = (),
+    peaks: float = 1.0,
+    **values: object,
 ) -> CellRecord:
-    """A cell; its kernel times have 1 % of noise, and 0.3 % of luck that a process has as a whole."""
+    """A cell; its kernel times have 1 % of noise, and 0.3 % of luck that a process has as a whole. `notes` of its
+    timing; `peaks` scales what the machine reached at best."""
     timing = None
     if kernel_us is not None:
         rng = np.random.default_rng(seed)
         luck = rng.normal(1, 0.003)
         samples = kernel_us * 1e3 * luck * rng.normal(1, 0.01, 200)
+        roofline = {"peak_gb_s": 28 * peaks, "peak_tflop_s": 1.2 * peaks}
         timing = {"quantities": {"kernel": {"samples": samples.tolist()}}, "invalid": None}
+        timing |= {"notes": list(notes), "roofline": roofline}
     base: dict[str, object] = {"scenario": "docs-decode", "backend": "torch", "path": "decode", "device": "cuda"}
     base |= {"environment": ENVIRONMENT, "scenario_hash": "abc", "timing": timing}
     return CellRecord(**{**base, "verdict": verdict, **values})  # type: ignore[arg-type]
 
 
-def processes(kernel_us: float, first_seed: int, count: int = 3) -> list[CellRecord]:
-    return [record(kernel_us=kernel_us, seed=first_seed + i) for i in range(count)]
+def processes(kernel_us: float, first_seed: int, count: int = 3, **values: Any) -> list[CellRecord]:
+    return [record(kernel_us=kernel_us, seed=first_seed + i, **values) for i in range(count)]
 
 
 def test_a_cell_that_was_right_and_fails_is_a_regression_with_its_reason() -> None:
@@ -72,6 +83,36 @@ def test_identical_code_raises_no_false_alarm_in_twenty_runs() -> None:
     for trial in range(20):
         found = compare_records(processes(100.0, 1000 + 10 * trial), processes(100.0, 5000 + 10 * trial))
         assert not found.slower
+
+
+BUSY = "interference: this process was preempted 182 times while it was timed (load 3.9 on 2 cores)"
+THROTTLED = "kernel: every sample was throttled (power cap); shown for want of better ones"
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "why"),
+    [
+        ({"notes": [BUSY]}, {}, "other programs ran beside 3 of 6 processes"),
+        ({}, {"notes": [BUSY]}, "other programs ran beside 3 of 6 processes"),
+        ({"notes": [THROTTLED]}, {}, "the chip was throttled on one side only"),
+        ({"device": "cpu", "peaks": 0.8}, {"device": "cpu"}, "the machine itself was 1.25 times as slow"),
+    ],
+)
+def test_a_change_that_the_machine_may_explain_is_no_alarm(new: dict[str, Any], old: dict[str, Any], why: str) -> None:
+    found = compare_records(processes(120.0, 100, **new), processes(100.0, 200, **old))
+    assert not found.slower
+    assert found.changes[0].change == "ambiguous"
+    assert found.changes[0].reason.endswith(f"; but {why}")
+
+
+def test_a_kernel_is_found_slower_where_the_machine_does_not_explain_it() -> None:
+    """A GPU throttled on both sides; a CPU that was faster meanwhile, or slower by less than the kernel."""
+    for new, old in [
+        ({"notes": [THROTTLED]}, {"notes": [THROTTLED]}),
+        ({"device": "cpu", "peaks": 1.3}, {"device": "cpu"}),
+        ({"device": "cpu", "peaks": 0.95}, {"device": "cpu"}),
+    ]:
+        assert compare_records(processes(120.0, 100, **new), processes(100.0, 200, **old)).slower
 
 
 def test_too_few_processes_are_ambiguous_and_never_slower() -> None:

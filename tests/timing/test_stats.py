@@ -224,6 +224,13 @@ class TestJudgeChange:
         assert found.count("slower") < 60
         assert found.count("ambiguous") > 100
 
+    def test_calls_nothing_unchanged_that_could_hide_five_percent(self):
+        """Equal medians, but processes 10 % apart: the data do not say."""
+        found = judge_change([[95.0], [100.0], [105.3]], [[105.3], [95.0], [100.0]])
+        assert found.ratio == pytest.approx(1.0)
+        assert found.change == "ambiguous"
+        assert found.reason.endswith("a change of 5% would not show")
+
     def test_more_processes_resolve_what_three_leave_ambiguous(self):
         rng = np.random.default_rng(10)
         new, old = self.processes(rng, 105, 0.012, 20), self.processes(rng, 100, 0.004, 20)

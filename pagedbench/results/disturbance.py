@@ -1,0 +1,61 @@
+"""Whether the machine can be why times differ, and not the kernel: what a speed verdict must exclude.
+
+Reads what the timing noted in each process's record; the statistics of the times are `timing/stats.py`'s. Processes of
+one run stand close in time, so that their spread tells nothing of what changes from one hour to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from pagedbench.results.record import CellRecord
+from pagedbench.timing.measurement import INTERFERENCE, MADE_DO
+from pagedbench.timing.stats import Regression
+
+PEAKS = ("peak_gb_s", "peak_tflop_s")
+
+
+def doubt(found: Regression, new: Sequence[CellRecord], old: Sequence[CellRecord], margin: float) -> str | None:
+    """Why the machine may explain a change, as a clause; None if nothing of it is known.
+
+    Other programs beside any of the processes do, and a chip that had to be throttled on one side only. On a CPU, whose
+    speed depends on neighbours that no note tells of, so do its own peaks where they differ as much as the times.
+    """
+    ours, theirs = _timings(new), _timings(old)
+    both = [*ours, *theirs]
+    busy = sum(_noted(timing, INTERFERENCE) for timing in both)
+    if busy:
+        return f"other programs ran beside {busy} of {len(both)} processes"
+    if any(_noted(t, MADE_DO) for t in ours) != any(_noted(t, MADE_DO) for t in theirs):
+        return "the chip was throttled on one side only"
+    if all(record.device == "cpu" for record in (*new, *old)):
+        return _slower_machine(found, ours, theirs, margin)
+    return None
+
+
+def _slower_machine(
+    found: Regression, new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]], margin: float
+) -> str | None:
+    """Whether the machine's own peaks, measured in the same processes, changed by as much as the times."""
+    factors = [a / b for name in PEAKS if (a := _peak(old, name)) and (b := _peak(new, name))]
+    slowest, quickest = max([1.0, *factors]), min([1.0, *factors])
+    if found.change == "slower" and found.low <= (1 + margin) * slowest:
+        return f"the machine itself was {slowest:.2f} times as slow"
+    if found.change == "faster" and found.high >= (1 - margin) * quickest:
+        return f"the machine itself was {1 / quickest:.2f} times as fast"
+    return None
+
+
+def _timings(records: Sequence[CellRecord]) -> list[Mapping[str, Any]]:
+    return [record.timing for record in records if record.timing is not None]
+
+
+def _noted(timing: Mapping[str, Any], text: str) -> bool:
+    return any(text in note for note in timing.get("notes", ()))
+
+
+def _peak(timings: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    found = [roofline[name] for timing in timings if (roofline := timing.get("roofline"))]
+    return median(found) if found else None
