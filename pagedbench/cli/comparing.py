@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import TextIO
 
 import yaml
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from pagedbench.cli.progress import ComparisonProgress
 from pagedbench.errors import ScenarioError, UsageError
 from pagedbench.report.comparison import render, to_csv, to_markdown
 from pagedbench.report.table import make_console
@@ -101,7 +97,9 @@ def _run(request: Request) -> Compared:
             scenarios = [replace(s, inputs=replace(s.inputs, seed=request.seed)) for s in scenarios]
         groups = groups_of(words.sides, workers.resolve, backend=request.backend, paths=request.paths)
         store = stack.enter_context(request.json.open("w", encoding="utf-8")) if request.json else None
-        watcher = stack.enter_context(_Progress(make_console(stderr=True), len(scenarios) * len(groups), store))
+        watcher = stack.enter_context(
+            ComparisonProgress(make_console(stderr=True), len(scenarios) * len(groups), store)
+        )
         return compare_scenarios(scenarios, groups, workers, request.timing, watcher)
 
 
@@ -178,66 +176,3 @@ def _compare_records(words: Sequence[str], *, across: bool) -> int:
     comparison = compare_records(new, old, across=across)
     make_console().print(render_changes(comparison))
     return int(final_exit_code(new, undecided=bool(comparison.missing), slower=comparison.slower))
-
-
-SECONDS_BETWEEN_LINES = 10.0
-
-
-def time_left(done: int, total: int, seconds: float) -> str:
-    """What is left at the pace so far; in a sweep that grows, it is more."""
-    return f"about {seconds / done * (total - done):.0f} s left" if done else ""
-
-
-class _Progress:
-    """A bar on a terminal, a line now and then in a log, both with the time that is left; keeps each record as it is
-    made."""
-
-    def __init__(self, console: Console, total: int, store: TextIO | None) -> None:
-        self._store = store
-        self._console = console
-        self._total, self._done = total, 0
-        self._begun = self._last_line = time.monotonic()
-        self._label = ""
-        self._width = console.width
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn())
-        self._bar = Progress(
-            *columns,
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("", total=total, left="")
-
-    def __enter__(self) -> _Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-
-    def begin(self, label: str) -> None:
-        """A scenario begins."""
-        self._label = label
-        self.stage("")
-
-    def stage(self, name: str) -> None:
-        """A stage of it begins."""
-        self._bar.update(self._task, description=f"{self._label} {name}"[: self._width - 58])
-
-    def end(self, record: ComparisonRecord) -> None:
-        """Its record is there."""
-        self._done += 1
-        now = time.monotonic()
-        left = time_left(self._done, self._total, now - self._begun)
-        self._bar.update(self._task, advance=1, left=left)
-        if not self._console.is_terminal and now - self._last_line > SECONDS_BETWEEN_LINES:
-            self._last_line = now
-            line = f"{self._done} of {self._total} comparisons in {now - self._begun:.0f} s, {left}"
-            self._console.print(f"{line}; last: {record.scenario}", markup=False, highlight=False)
-        if self._store is not None:
-            self._store.write(record.to_json() + "\n")
-            self._store.flush()

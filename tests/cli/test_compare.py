@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pagedbench.cli.comparing import are_records, is_scenario, parse_sweep, time_left
+from pagedbench.cli.comparing import are_records, is_scenario, parse_sweep
+from pagedbench.cli.progress import time_left
 from pagedbench.errors import UsageError
 from pagedbench.results.comparison import ComparisonRecord
 from tests.report.comparisons import comparison
