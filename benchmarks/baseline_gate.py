@@ -116,8 +116,8 @@ def in_turn(runs: int, slow_runs: int) -> list[bool]:
     return [slowed for _, slowed in sorted([(p, False) for p in places] + [(p, True) for p in slow])]
 
 
-def all_runs(gate: Gate, options: argparse.Namespace, began: float) -> list[Run]:
-    """The runs that the time holds, a line each."""
+def all_runs(gate: Gate, options: argparse.Namespace, began: float, old_us: float) -> list[Run]:
+    """The runs that the time holds, a line each; the file is written after each, so that an early end keeps them."""
     done: list[Run] = []
     for slowed in in_turn(options.runs, options.slow_runs):
         longest = max((run.seconds for run in done), default=0.0)
@@ -126,6 +126,10 @@ def all_runs(gate: Gate, options: argparse.Namespace, began: float) -> list[Run]
             break
         done.append(gate.check(len(done) + 1, options.slowdown if slowed else 1.0))
         print(f"{len(done):2} {done[-1].line()}", flush=True)
+        if options.json:
+            told: dict[str, Any] = {"device": gate.device, "scenario": gate.scenario, "baseline_us": old_us}
+            told |= {"slowdown": options.slowdown, "summary": asdict(Summary.of(done)), "runs": list(map(asdict, done))}
+            options.json.write_text(json.dumps(told, indent=1), encoding="utf-8")
     return done
 
 
@@ -193,13 +197,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(
             f"baseline of {options.processes} processes: {old:.1f} us ({time.perf_counter() - began:.1f} s)", flush=True
         )
-        runs = all_runs(gate, options, began)
+        runs = all_runs(gate, options, began, old)
     summary = Summary.of(runs)
     print(summary.line(options.slowdown))
-    if options.json:
-        told: dict[str, Any] = {"device": device, "scenario": gate.scenario, "baseline_us": old}
-        told |= {"slowdown": options.slowdown, "summary": asdict(summary), "runs": [asdict(run) for run in runs]}
-        options.json.write_text(json.dumps(told, indent=1), encoding="utf-8")
     return int(not summary.kept(device))
 
 

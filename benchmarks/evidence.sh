@@ -79,6 +79,6 @@ timed() {
         -b $fa3:decode --max-seconds 0.2
     step timing triton 60 "$python" "$here/benchmarks/triton_decode.py" --json "$out/timing/triton.json"
     bench crossover 200 compare $fa3:varlen $fa3:decode "$here/benchmarks/crossover.yaml" --max-seconds 0.1 --precision 2%
-    step timing gate 300 "$python" "$here/benchmarks/baseline_gate.py" --json "$out/timing/gate.json"
+    step timing gate 300 "$python" "$here/benchmarks/baseline_gate.py" --seconds 290 --json "$out/timing/gate.json"
 }
 "$2"

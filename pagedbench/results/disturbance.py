@@ -20,16 +20,18 @@ PEAKS = ("peak_gb_s", "peak_tflop_s")
 def doubt(found: Regression, new: Sequence[CellRecord], old: Sequence[CellRecord], margin: float) -> str | None:
     """Why the machine may explain a change, as a clause; None if nothing of it is known.
 
-    Other programs beside any of the processes do, and a chip that had to be throttled on one side only. On a CPU, whose
-    speed depends on neighbours that no note tells of, so do its own peaks where they differ as much as the times.
+    Other programs beside any of the processes do, and a chip that was throttled in most processes of the slower side,
+    but not of the other. On a CPU, whose speed depends on neighbours that no note tells of, so do its own peaks where
+    they differ as much as the times.
     """
     ours, theirs = _timings(new), _timings(old)
     both = [*ours, *theirs]
     busy = sum(_noted(timing, INTERFERENCE) for timing in both)
     if busy:
         return f"other programs ran beside {busy} of {len(both)} processes"
-    if any(_noted(t, MADE_DO) for t in ours) != any(_noted(t, MADE_DO) for t in theirs):
-        return "the chip was throttled on one side only"
+    slower, quicker = (ours, theirs) if found.change == "slower" else (theirs, ours)
+    if _throttled(slower) and not _throttled(quicker):
+        return "the chip was throttled on the slower side"
     if all(record.device == "cpu" for record in (*new, *old)):
         return _slower_machine(found, ours, theirs, margin)
     return None
@@ -50,6 +52,10 @@ def _slower_machine(
 
 def _timings(records: Sequence[CellRecord]) -> list[Mapping[str, Any]]:
     return [record.timing for record in records if record.timing is not None]
+
+
+def _throttled(timings: Sequence[Mapping[str, Any]]) -> bool:
+    return 2 * sum(_noted(timing, MADE_DO) for timing in timings) > len(timings)
 
 
 def _noted(timing: Mapping[str, Any], text: str) -> bool:
