@@ -1,4 +1,4 @@
-"""What the oracle costs: time and extra memory of the longest answers, alone on the device, against the project's goals.
+"""What the oracle costs: time and extra memory of the longest answers, alone on the card, against the project's goals.
 
 Goals on an H200: a causal prefill of 32,768 tokens in about half a second, one query token over 1,048,576 keys in well
 under 0.1 s, and extra memory that does not grow with the lengths. Inputs are drawn before the clock starts. Prints the
