@@ -101,7 +101,7 @@ class CheckContext:
         """One execution of the scenario as it stands."""
         return self.execute()
 
-    @property
+    @cached_property
     def poison(self) -> Fill:
         """What stands where no row looks: the scenario's poison, finite where the backend declares that NaN leaks."""
         return poison_for(self.backend.traits_for(self.path), self.scenario.inputs.poison)
@@ -113,9 +113,17 @@ class CheckContext:
         return self.poison, image_of(self.scenario, self.layout, self.inputs, self.poison, self.device)
 
     def prepare(
-        self, *, inputs: LogicalInputs | None = None, layout: BatchLayout | None = None, fill: Fill | None = None
+        self,
+        *,
+        inputs: LogicalInputs | None = None,
+        layout: BatchLayout | None = None,
+        fill: Fill | None = None,
+        image: torch.Tensor | None = None,
     ) -> Prepared:
-        """A fresh call on fresh memory: the scenario's, with other numbers, another placement or another fill."""
+        """A fresh call on fresh memory: the scenario's, with other numbers, another placement or another fill.
+
+        `image` is such a call's, where there is one already; the scenario's own is known.
+        """
         poison, placed = self.poison, layout or self.layout
         chosen = fill or poison
         own = inputs is None and chosen.k is poison.k and chosen.v is poison.v and self._has_own_slots(placed, chosen)
@@ -126,7 +134,7 @@ class CheckContext:
             self.path,
             self.device,
             fill=chosen,
-            image=self._image[1] if own and self._image[0] is poison else None,
+            image=self._image[1] if own and self._image[0] is poison else image,
         )
 
     def _has_own_slots(self, layout: BatchLayout, fill: Fill) -> bool:

@@ -27,7 +27,6 @@ EXCLUDING_SCORE = 2048.0
 LARGEST_CODE = 14
 # Every other slot is given codes of its own; NaN costs nothing until then.
 _CODED: dict[Region, FillValue] = {**dict.fromkeys(UNREAD, math.nan), Region.HIDDEN: "keys"}
-_FILL = Fill.regions(_CODED, _CODED)
 _SLOTS_AT_ONCE = 1 << 16
 
 
@@ -44,6 +43,11 @@ class Coding:
     k: float
     peak: float
     sink: float | None
+
+    @property
+    def top(self) -> float:
+        """Every channel of K where a key counts: 0, but for a softcap, whose ends are ±cap."""
+        return self.k if self.peak else 0.0
 
     def mass(self, keys: torch.Tensor) -> torch.Tensor:
         """The softmax denominator, relative to a key's weight, of rows that see so many included keys."""
@@ -87,13 +91,12 @@ SlotCodes = Callable[[torch.Tensor], torch.Tensor]
 @dataclass(frozen=True)
 class CodedCall:
     """V codes of the logical keys `(total_k, heads, channels)`, which of them count `(total_k, heads)`, and the same
-    for
-    slots that hold no key yet and must not be read."""
+    for slots that hold no key yet and must not be read. None where all count."""
 
     codes: torch.Tensor
-    included: torch.Tensor
+    included: torch.Tensor | None
     unread_codes: SlotCodes
-    unread_included: SlotCodes
+    unread_included: SlotCodes | None
 
 
 def run_coded(context: CheckContext, call: CodedCall, coding: Coding) -> Output:
@@ -102,12 +105,17 @@ def run_coded(context: CheckContext, call: CodedCall, coding: Coding) -> Output:
     kv = torch_dtype(spec.kv_dtype)
     shape = (context.layout.total_q, spec.num_heads, spec.head_dim)
     q = torch.full(shape, coding.q, dtype=torch_dtype(spec.q_dtype), device=context.device)
-    inputs = LogicalInputs(q, _keys(call.included, coding, spec.head_dim, kv), _values(call.codes, coding, kv))
-    prepared = context.prepare(inputs=inputs, fill=_FILL)
-    slots = slot_map(context.layout, prepared.pool.k.device)
+    rows = (*call.codes.shape[:2], spec.head_dim)
+    inputs = LogicalInputs(q, _keys(call.included, coding, rows, kv, q.device), _values(call.codes, coding, kv))
+    all_count = {**_CODED, **dict.fromkeys(UNREAD, coding.top)}
+    fill = Fill.regions(_CODED if call.unread_included else all_count, _CODED)
+    prepared = context.prepare(inputs=inputs, fill=fill)
+    slots = slot_map(context.layout, q.device)
     for at in torch.split(slots.slots(*UNREAD), _SLOTS_AT_ONCE):
         put_slots(prepared.pool.v, at, _values(call.unread_codes(at), coding, kv))
-        put_slots(prepared.pool.k, at, _keys(call.unread_included(at), coding, spec.head_dim, kv))
+        if call.unread_included is not None:
+            rows = (len(at), *rows[1:])
+            put_slots(prepared.pool.k, at, _keys(call.unread_included(at), coding, rows, kv, q.device))
     if prepared.call.sinks is not None and coding.sink is not None:
         prepared.call.sinks.fill_(coding.sink)
     if prepared.call.alibi_slopes is not None:
@@ -115,12 +123,18 @@ def run_coded(context: CheckContext, call: CodedCall, coding: Coding) -> Output:
     return context.execute(prepared).output
 
 
-def _keys(included: torch.Tensor, coding: Coding, head_dim: int, dtype: torch.dtype) -> torch.Tensor:
-    """K for each (key, KV head): 0 for those that count (+k under a softcap, whose ends are ±cap), −k for the
-    others."""
-    top = coding.k if coding.peak else 0.0
-    row = torch.where(included, top, -coding.k).to(dtype)
-    return row[..., None].expand(*included.shape, head_dim).contiguous()
+def _keys(
+    included: torch.Tensor | None,
+    coding: Coding,
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> torch.Tensor:
+    """K for each (key, KV head): `coding.top` for those that count, −k for the others."""
+    if included is None:
+        return torch.full(shape, coding.top, dtype=dtype, device=device)
+    row = torch.where(included, coding.top, -coding.k).to(dtype)
+    return row[..., None].expand(shape).contiguous()
 
 
 def _values(codes: torch.Tensor, coding: Coding, dtype: torch.dtype) -> torch.Tensor:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from pagedbench.layout.batch import BatchLayout
+from pagedbench.tensors.identity import kept
 from pagedbench.tensors.inputs import LogicalInputs, unify_shared
 from pagedbench.tensors.transfer import all_to_device, to_device
 
@@ -24,28 +25,28 @@ LEVELS = 4
 class Rows:
     """What every row sees, on the device: `start`, `stop` `(total_q,)` index the logical keys of the whole batch.
 
-    `sequence` `(total_q,)`; `live` `(total_q,)` bool leaves out padding rows.
+    `live` `(total_q,)` bool leaves out padding rows, None where there are none. `some_blind`: rows that see no key.
     """
 
-    sequence: torch.Tensor
     start: torch.Tensor
     stop: torch.Tensor
-    live: torch.Tensor
-
-    @property
-    def count(self) -> torch.Tensor:
-        """`(total_q,)` keys each row sees."""
-        return self.stop - self.start
+    live: torch.Tensor | None
+    some_blind: bool
 
 
 def rows_of(layout: BatchLayout, device: torch.device | str) -> Rows:
-    """The rows of a layout."""
+    """The rows of a layout; the last few are kept."""
+    return _rows_of(layout, torch.device(device))
+
+
+@kept(4)
+def _rows_of(layout: BatchLayout, device: torch.device) -> Rows:
     sequence = layout.row_sequence()
     offset = layout.cu_seqlens_k[:-1].astype(np.int64)[sequence]
     live = ~layout.dead[sequence]
-    arrays = [sequence, layout.visible_from + offset, layout.visible_to + offset, live]
-    sent = all_to_device(arrays, device)
-    return Rows(sent[0], sent[1], sent[2], sent[3].bool())
+    start, stop, sent = all_to_device([layout.visible_from + offset, layout.visible_to + offset, live], device)
+    some_blind = bool((layout.visible_from == layout.visible_to).any())
+    return Rows(start, stop, None if live.all() else sent.bool(), some_blind)
 
 
 def key_positions(layout: BatchLayout) -> np.ndarray:
@@ -55,30 +56,42 @@ def key_positions(layout: BatchLayout) -> np.ndarray:
 
 
 def included_keys(layout: BatchLayout, heads: int, generator: torch.Generator) -> torch.Tensor:
-    """`(total_k, heads)` bool: a random half of the keys, and enough of the others that every row sees one.
+    """`(total_k, heads)` bool: a random half of the keys, and enough of the others that every row sees one."""
+    drawn = torch.randint(0, 2, (layout.total_k, heads), generator=generator, device=generator.device, dtype=torch.int8)
+    return _shared(drawn.view(torch.bool) | _anchors(layout, generator.device)[:, None], layout)
+
+
+@kept(4)
+def _anchors(layout: BatchLayout, device: torch.device) -> torch.Tensor:
+    """`(total_k,)` bool: keys of which every row sees one.
 
     Ranges that begin at key 0 contain key 0; the others contain a multiple of the shortest one's length.
     """
-    device = generator.device
     late = layout.visible_to - layout.visible_from
     late = late[(layout.visible_from > 0) & (late > 0)]
     stride = int(late.min()) if len(late) else max(1, layout.max_seqlen_k)
-    chosen = torch.randint(0, 2, (layout.total_k, heads), generator=generator, device=device, dtype=torch.int8).bool()
-    anchor = to_device(key_positions(layout) % stride == 0, device)
-    return _shared(chosen | anchor[:, None], layout)
+    return to_device(key_positions(layout) % stride == 0, device)
 
 
-def sum_codes(included: torch.Tensor, channels: int, layout: BatchLayout, generator: torch.Generator) -> torch.Tensor:
-    """`(total_k, heads, channels)` int8 odd codes of magnitude up to 7; those of included keys telescope."""
-    keys, heads = included.shape
-    shape = (keys + 1, heads, channels)
-    steps = torch.randint(0, LEVELS, shape, generator=generator, device=generator.device, dtype=torch.int8)
-    rank = _running(included.to(torch.int8)).long()
-    level = steps.mul_(2).add_((torch.arange(keys + 1, device=steps.device) % 2).to(torch.int8)[:, None, None])
-    index = rank[..., None].expand(-1, -1, channels)
-    after, before = level.gather(0, index), level.gather(0, (index - 1).clamp_(min=0))
-    loose = odd_codes((keys, heads, channels), generator) if not bool(included.all()) else after
-    return _shared(torch.where(included[..., None], after - before, loose), layout)
+def sum_codes(
+    included: torch.Tensor | None, shape: tuple[int, int, int], layout: BatchLayout, generator: torch.Generator
+) -> torch.Tensor:
+    """`shape` = `(total_k, heads, channels)` int8 odd codes of magnitude up to 7; those of included keys telescope.
+
+    `included` `(total_k, heads)` bool; None for all.
+    """
+    keys, heads, channels = shape
+    level = torch.randint(
+        0, LEVELS, (keys + 1, heads, channels), generator=generator, device=generator.device, dtype=torch.int8
+    ).mul_(2)
+    level[1::2] += 1
+    if included is None:
+        return _shared(level[1:] - level[:-1], layout)
+    # Along contiguous memory: along the first dimension a GPU has one thread a column walk through all keys.
+    rank = torch.cumsum(included.t().contiguous(), 1, dtype=torch.int64).t()
+    after = level.gather(0, rank[..., None].expand(shape))
+    before = level.gather(0, (rank - 1).clamp_(min=0)[..., None].expand(shape))
+    return _shared(torch.where(included[..., None], after - before, odd_codes(shape, generator)), layout)
 
 
 def odd_codes(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
@@ -89,26 +102,15 @@ def odd_codes(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tenso
 
 def expected_sums(codes: torch.Tensor, included: torch.Tensor, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
     """For each row and KV head the sum of its codes `(total_q, heads, channels)` and its included keys `(total_q,
-    heads)`."""
-    weighted = codes * included[..., None]
-    sums = _prefix(weighted)
-    counts = _prefix(included.to(torch.int8))
-    return sums[rows.stop] - sums[rows.start], counts[rows.stop] - counts[rows.start]
-
-
-def _prefix(values: torch.Tensor) -> torch.Tensor:
-    """Sums of the first i entries, i from 0, int32."""
-    running = _running(values)
-    return torch.cat([running.new_zeros(1, *values.shape[1:]), running])
-
-
-def _running(values: torch.Tensor) -> torch.Tensor:
-    """Sums of the first i entries, i from 1, int32.
-
-    Along contiguous memory: along the first dimension a GPU has one thread a column walk through all keys.
-    """
-    columns = values.flatten(1).t().contiguous()
-    return torch.cumsum(columns, 1, dtype=torch.int32).t().contiguous().view(values.shape)
+    heads)`, int32."""
+    keys, heads, channels = codes.shape
+    # Keys last, where a GPU sums fast, and a zero before them; the number of keys is one more channel.
+    values = codes.new_zeros(heads, channels + 1, keys + 1)
+    torch.mul(codes.permute(1, 2, 0), included.t()[:, None], out=values[:, :channels, 1:])
+    values[:, channels, 1:] = included.t()
+    running = torch.cumsum(values, 2, dtype=torch.int32)
+    found = (running.index_select(2, rows.stop) - running.index_select(2, rows.start)).permute(2, 0, 1)
+    return found[..., :channels], found[..., channels]
 
 
 def _shared(values: torch.Tensor, layout: BatchLayout) -> torch.Tensor:

@@ -14,9 +14,10 @@ import torch
 
 from pagedbench.backends.base import Output
 from pagedbench.checks.base import CheckContext
-from pagedbench.checks.footprint_calls import CodedCall, Coding, coding_for, run_coded
+from pagedbench.checks.footprint_calls import CodedCall, Coding, SlotCodes, coding_for, run_coded
 from pagedbench.checks.footprint_codes import Rows, expected_sums, included_keys, odd_codes, rows_of, sum_codes
 from pagedbench.layout.batch import BatchLayout
+from pagedbench.tensors.identity import kept
 
 Side = Literal["K", "V"]
 # Half a code: anything further from the right sum is another set of slots.
@@ -55,59 +56,75 @@ def detect(context: CheckContext, side: Side, attempt: int = 0) -> Deviation:
     spec, layout, device = context.scenario.attention, context.layout, context.device
     seed = 1009 * context.scenario.inputs.seed + 17 * attempt + (side == "K")
     generator = torch.Generator(device).manual_seed(seed)
-    rows = rows_of(layout, device)
-    heads, channels = spec.num_kv_heads, spec.head_dim_v
-    included = (
-        included_keys(layout, heads, generator)
-        if side == "K"
-        else torch.ones(layout.total_k, heads, dtype=torch.bool, device=device)
-    )
-    codes = sum_codes(included, channels, layout, generator)
-    period = max(1, min(_UNREAD_PERIOD, layout.num_blocks * layout.block_size))
-    unread = odd_codes((period, heads, channels), generator)
-    unread_in = odd_codes((period, heads), generator) > (0 if side == "K" else -8)
-    call = CodedCall(codes, included, lambda at: unread[at % period], lambda at: unread_in[at % period])
+    rows, shape = rows_of(layout, device), (layout.total_k, spec.num_kv_heads, spec.head_dim_v)
+    included = included_keys(layout, spec.num_kv_heads, generator) if side == "K" else None
+    codes = sum_codes(included, shape, layout, generator)
+    unread = _unread_codes(shape, layout, generator)
+    unread_in = _unread_included(shape, layout, generator) if side == "K" else None
     coding = coding_for(context.scenario, _typical_count(layout), k_side=side == "K")
-    sums, counts = expected_sums(codes, included, rows)
-    return _judge(context, side, run_coded(context, call, coding), (sums, counts, included), rows, coding)
+    output = run_coded(context, CodedCall(codes, included, unread, unread_in), coding)
+    counting = codes.new_ones(shape[:2], dtype=torch.bool) if included is None else included
+    return _judge(context, side, output, codes, counting, rows, coding)
+
+
+def _unread_codes(shape: tuple[int, int, int], layout: BatchLayout, generator: torch.Generator) -> SlotCodes:
+    """Codes of slots that must not be read, for every slot of the pool."""
+    period = _period(layout)
+    codes = odd_codes((period, *shape[1:]), generator)
+    return lambda at: codes[at % period if period == _UNREAD_PERIOD else at]
+
+
+def _unread_included(shape: tuple[int, int, int], layout: BatchLayout, generator: torch.Generator) -> SlotCodes:
+    """Which of them would count if they were read: a random half."""
+    period = _period(layout)
+    drawn = torch.randint(0, 2, (period, shape[1]), generator=generator, device=generator.device, dtype=torch.int8)
+    return lambda at: drawn.view(torch.bool)[at % period if period == _UNREAD_PERIOD else at]
+
+
+def _period(layout: BatchLayout) -> int:
+    return max(1, min(_UNREAD_PERIOD, layout.num_blocks * layout.block_size))
 
 
 def _judge(
     context: CheckContext,
     side: Side,
     output: Output,
-    expected: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    codes: torch.Tensor,
+    included: torch.Tensor,
     rows: Rows,
     coding: Coding,
 ) -> Deviation:
-    sums, counts, included = expected
     group = context.scenario.attention.group_size
-    counts = counts.repeat_interleave(group, 1).double()
-    wanted = sums.repeat_interleave(group, 1)
+    sums, counts = expected_sums(codes, included, rows)
+    wanted, counts = sums.repeat_interleave(group, 1), counts.repeat_interleave(group, 1).double()
     unit = coding.amplitude * context.scenario.attention.v_scale
-    mass = coding.mass(counts)
-    decoded = output.out.float() * (mass / unit)[..., None].float()
-    empty = counts == 0
-    # A row that sees nothing is exactly zero, whatever its mass would be.
-    decoded = torch.where(empty[..., None], torch.where(output.out == 0, 0.0, math.inf), decoded)
-    traits = context.backend.traits_for(context.path)
-    judged = rows.live[:, None] & (~empty if traits.empty_rows == "untouched" else True)
-    wrong = ~((decoded - wanted).abs() < HALF_CODE).all(-1) & judged
-    lse = _wrong_lse(output, mass, coding, judged, traits.tanh_error)
+    mass, traits = coding.mass(counts), context.backend.traits_for(context.path)
+    decoded = output.out.float() * (mass / unit).float()[..., None]
+    judged = None if rows.live is None else rows.live[:, None]
+    if rows.some_blind:
+        # A row that sees nothing is exactly zero, whatever its mass would be.
+        empty = counts == 0
+        decoded = torch.where(empty[..., None], torch.where(output.out == 0, 0.0, math.inf), decoded)
+        if traits.empty_rows == "untouched":
+            judged = ~empty if judged is None else judged & ~empty
+    wrong = ~((decoded - wanted).abs_() < HALF_CODE).all(-1)
+    lse = _wrong_lse(output, mass, coding, rows, traits.tanh_error)
+    if judged is not None:
+        wrong, lse = wrong & judged, lse & judged
     return Deviation(side, wrong, lse, decoded, wanted, mass, included, coding)
 
 
-def _wrong_lse(
-    output: Output, mass: torch.Tensor, coding: Coding, judged: torch.Tensor, tanh_error: float
-) -> torch.Tensor:
+def _wrong_lse(output: Output, mass: torch.Tensor, coding: Coding, rows: Rows, tanh_error: float) -> torch.Tensor:
     """Rows whose LSE is not that of their keys and sink, to half a key or to fp32's own error."""
     lse = output.lse
     if lse is None:
         return torch.zeros_like(mass, dtype=torch.bool)
-    right, lse = coding.peak + torch.log(mass), lse.double()
-    slack = (HALF_CODE / mass).clamp(max=0.1) + _LSE_TOLERANCE * (1 + right.abs()) + tanh_error * coding.peak
-    close = torch.where(right.isfinite(), (lse - right).abs() <= slack, lse == right)
-    return ~close & judged
+    right = torch.log(mass).add_(coding.peak)
+    slack = (HALF_CODE / mass).clamp_(max=0.1).add_(right.abs(), alpha=_LSE_TOLERANCE)
+    close = (lse - right).abs_() <= slack.add_(_LSE_TOLERANCE + tanh_error * coding.peak)
+    if rows.some_blind:  # without a sink theirs is −inf
+        close = torch.where(right.isfinite(), close, lse == right)
+    return ~close
 
 
 def k_attempts(context: CheckContext) -> int:
@@ -115,6 +132,7 @@ def k_attempts(context: CheckContext) -> int:
     return -(-K_BITS // context.scenario.attention.num_kv_heads)
 
 
+@kept(4)
 def _typical_count(layout: BatchLayout) -> int:
     """The keys that half of the live rows see at most; rows without keys left out."""
     seen = (layout.visible_to - layout.visible_from)[~layout.dead[layout.row_sequence()]]

@@ -55,7 +55,7 @@ class TagProbe:
             self._one_hot(key_tags, heads),
             self.included,
             lambda at: self._one_hot(stale[at], heads),
-            lambda at: torch.ones(len(at), heads, dtype=torch.bool, device=at.device),
+            None,
         )
         output = run_coded(context, call, self.coding)
         self.calls += 1

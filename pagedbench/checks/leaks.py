@@ -1,10 +1,8 @@
 """Leaks: whether anything that must not be read shows in the output.
 
 All regions at once first, so that a right cell costs four calls; only when something shows is it searched for, region
-by
-region and K and V apart. Finite fills must change no bit. NaN and Inf are a contract: what the adapter declares may
-leak
-is tried alone and reported, anything else that leaks is a failure.
+by region and K and V apart. Finite fills must change no bit. NaN and Inf are a contract: what the adapter declares may
+leak is tried alone and reported, anything else that leaks is a failure.
 """
 
 from __future__ import annotations
@@ -15,15 +13,19 @@ from typing import Literal
 
 import torch
 
-from pagedbench.backends.base import Output
+from pagedbench.backends.base import EmptyRows, Output
+from pagedbench.checks.answers import copied
 from pagedbench.checks.base import CheckContext, CheckResult, Finding
 from pagedbench.checks.comparison import compare
 from pagedbench.checks.memory_patterns import uninitialised_is_nan
 from pagedbench.checks.poison import SIDES, Side, declared_leaks
-from pagedbench.checks.rows import live_rows, place_of
+from pagedbench.checks.rows import place_of
+from pagedbench.layout.batch import BatchLayout
 from pagedbench.layout.regions import Region
 from pagedbench.tensors.bits import bits
-from pagedbench.tensors.fill import Fill, FillValue, slot_map
+from pagedbench.tensors.fill import Fill, FillValue, refill, slot_map
+from pagedbench.tensors.prepare import Prepared, image_of
+from pagedbench.tensors.transfer import to_device
 from pagedbench.words import Verdict
 
 FillName = Literal["large", "NaN", "Inf"]
@@ -77,14 +79,14 @@ class Leaks:
 
     def run(self, context: CheckContext) -> CheckResult:
         """Fill by fill; K and V of all regions at once, apart where something shows."""
-        clean = _output(context, Fill.regions())
+        trial = _Trial.of(context)
         places = _places(context)
         declared = [place for place in places if _may_leak(context, place)]
         leaks: list[_Leak] = []
         for fill in FILLS:
             tried = places if fill == "large" else [place for place in places if place not in declared]
-            leaks += _search(context, clean, tried, fill)
-        permitted = [leak for place in declared for leak in _search(context, clean, [place], "NaN")]
+            leaks += _search(trial, tried, fill)
+        permitted = [leak for place in declared for leak in _search(trial, [place], "NaN")]
         return _result(context, places, leaks, declared, permitted)
 
 
@@ -97,17 +99,45 @@ def _may_leak(context: CheckContext, place: Place) -> bool:
     return (place.region, place.side) in declared_leaks(context.backend.traits_for(context.path))
 
 
-def _output(context: CheckContext, fill: Fill) -> Output:
+@dataclass(frozen=True)
+class _Trial:
+    """Calls of one cell that differ in what must not be read. `clean`: the output with decoys everywhere; `decoys`: the
+    memory of that call before it, None where it is large."""
+
+    context: CheckContext
+    clean: Output
+    decoys: torch.Tensor | None
+
+    @classmethod
+    def of(cls, context: CheckContext) -> _Trial:
+        """With the clean call made."""
+        decoys = image_of(context.scenario, context.layout, context.inputs, _DECOYS, context.device)
+        prepared = context.prepare(fill=_DECOYS, image=decoys)
+        return cls(context, copied(_run(context, prepared)), decoys)
+
+    def output(self, fill: Fill) -> Output:
+        """With other values in some regions, and decoys in the others."""
+        if self.decoys is None:
+            return _run(self.context, self.context.prepare(fill=fill))
+        prepared = self.context.prepare(fill=_DECOYS, image=self.decoys)
+        refill(prepared.pool, fill, self.context.layout)
+        return _run(self.context, prepared)
+
+
+_DECOYS = Fill.regions()
+
+
+def _run(context: CheckContext, prepared: Prepared) -> Output:
     with uninitialised_is_nan():  # rows that nobody wrote are the same each time, and no leak
-        return context.execute(fill=fill).output
+        return context.execute(prepared).output
 
 
-def _search(context: CheckContext, clean: Output, places: Iterable[Place], fill: FillName) -> Iterator[_Leak]:
+def _search(trial: _Trial, places: Iterable[Place], fill: FillName) -> Iterator[_Leak]:
     """The fields among `places` that show when they hold `fill`: all at once, then halves of what shows."""
     tried = list(places)
     if not tried:
         return
-    seen = _shows(context, clean, _output(context, _filled(tried, fill)))
+    seen = _shows(trial.context, trial.clean, trial.output(_filled(tried, fill)))
     if seen is None:
         return
     if len(tried) == 1:
@@ -115,8 +145,8 @@ def _search(context: CheckContext, clean: Output, places: Iterable[Place], fill:
         return
     middle = len(tried) // 2
     apart = [
-        *_search(context, clean, tried[:middle], fill),
-        *_search(context, clean, tried[middle:], fill),
+        *_search(trial, tried[:middle], fill),
+        *_search(trial, tried[middle:], fill),
     ]
     yield from apart or [_Leak(tuple(tried), fill, *seen)]
 
@@ -138,19 +168,27 @@ def _shows(context: CheckContext, clean: Output, filled: Output) -> tuple[int, i
         mine, theirs = clean.lse, filled.lse
         if mine is not None and theirs is not None:
             different |= bits(mine) != bits(theirs)
-        rows = torch.arange(len(different), device=different.device)
-        judged = live_rows(context.layout, rows)
+        rows = None
+        judged = _judged(context.layout, different.device, traits.empty_rows)
         if judged is not None:
             different &= judged[:, None]
-        if traits.empty_rows == "untouched":
-            seeing = torch.from_numpy(context.layout.visible_to > context.layout.visible_from).to(different.device)
-            different &= seeing[:, None]
     else:
         reference = context.reference
         ratio = compare(filled, reference, context.layout, context.scenario.attention, traits).out.ratio
         rows, different = reference.rows, ratio > 1
     hits = different.nonzero()
-    return (int(rows[hits[0, 0]]), int(hits[0, 1]), len(hits)) if len(hits) else None
+    if not len(hits):
+        return None
+    row, head = hits[0].tolist()
+    return row if rows is None else int(rows[row]), head, len(hits)
+
+
+def _judged(layout: BatchLayout, device: torch.device, empty_rows: EmptyRows) -> torch.Tensor | None:
+    """`(total_q,)` bool, None for all: not padding rows, nor empty rows of a backend that is declared to leave them."""
+    judged = ~layout.dead[layout.row_sequence()]
+    if empty_rows == "untouched":
+        judged &= layout.visible_to > layout.visible_from
+    return None if judged.all() else to_device(judged, device)
 
 
 def _result(

@@ -15,6 +15,7 @@ from pagedbench.layout.arithmetic import key_slots, ragged, slots_of
 from pagedbench.layout.batch import BatchLayout, Int32Array, IntArray
 from pagedbench.tensors.bits import bits
 from pagedbench.tensors.inputs import LogicalInputs
+from pagedbench.tensors.transfer import all_to_device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +83,9 @@ def _cumulative(lengths: IntArray) -> Int32Array:
 
 
 def _taken(inputs: LogicalInputs, tokens: IntArray, keys: IntArray) -> LogicalInputs:
-    def rows(values: torch.Tensor, index: IntArray) -> torch.Tensor:
-        return bits(values)[torch.from_numpy(index).to(values.device)].view(values.dtype)
+    of_queries, of_keys = all_to_device([tokens, keys], inputs.q.device)
 
-    return LogicalInputs(rows(inputs.q, tokens), rows(inputs.k, keys), rows(inputs.v, keys))
+    def rows(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return bits(values).index_select(0, index).view(values.dtype)
+
+    return LogicalInputs(rows(inputs.q, of_queries), rows(inputs.k, of_keys), rows(inputs.v, of_keys))

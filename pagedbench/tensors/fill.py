@@ -167,24 +167,42 @@ def _decoy_rows(decoys: _Decoys, row: tuple[int, ...], dtype: torch.dtype, devic
 
 def _fill_unseen(cache: torch.Tensor, values: Mapping[Region, FillValue], slots: SlotMap, decoys: _Decoys) -> None:
     """Regions that hold no key: the number that most slots hold everywhere, then the exceptions, then decoys."""
-    present = [region for region in (*UNREAD, Region.HIDDEN) if slots.counts[region]]
-    by_number: dict[float, list[Region]] = {}
-    with_decoys = []
-    for region in present:
-        value = values.get(region, "decoy")
-        number = _number(value, cache.dtype)
-        if number is not None:
-            by_number.setdefault(number, []).append(region)
-        elif value == "decoy":
-            with_decoys.append(region)
+    by_number = _by_number(cache, values, slots)
     ordered = sorted(by_number, key=lambda number: -sum(slots.counts[r] for r in by_number[number]))
     if ordered and not math.isnan(ordered[0]):
         cache.fill_(ordered[0])
     for number in ordered[1:]:
-        row = torch.full((1, *cache.shape[2:]), number, dtype=cache.dtype, device=cache.device)
-        put_slots(cache, slots.slots(*by_number[number]), row)
+        _put_number(cache, slots.slots(*by_number[number]), number)
+    with_decoys = [region for region in _unseen(slots) if values.get(region, "decoy") == "decoy"]
     if with_decoys:
         decoys.put(cache, slots.slots(*with_decoys))
+
+
+def refill(pool: Pool, fill: Fill, layout: BatchLayout) -> None:
+    """The numbers of a fill put into a pool where the same regions held others; what is no number stays as it is."""
+    slots = slot_map(layout, pool.k.device)
+    for cache, values in ((pool.k, fill.k), (pool.v, fill.v)):
+        for number, regions in _by_number(cache, values, slots).items():
+            _put_number(cache, slots.slots(*regions), number)
+
+
+def _unseen(slots: SlotMap) -> list[Region]:
+    """The regions that hold no key that a row sees, as far as there are such slots."""
+    return [region for region in (*UNREAD, Region.HIDDEN) if slots.counts[region]]
+
+
+def _by_number(cache: torch.Tensor, values: Mapping[Region, FillValue], slots: SlotMap) -> dict[float, list[Region]]:
+    """Unseen regions by the number that fills them."""
+    found: dict[float, list[Region]] = {}
+    for region in _unseen(slots):
+        number = _number(values.get(region, "decoy"), cache.dtype)
+        if number is not None:
+            found.setdefault(number, []).append(region)
+    return found
+
+
+def _put_number(cache: torch.Tensor, slots: torch.Tensor, number: float) -> None:
+    put_slots(cache, slots, torch.full((1, *cache.shape[2:]), number, dtype=cache.dtype, device=cache.device))
 
 
 def _number(value: FillValue, dtype: torch.dtype) -> float | None:

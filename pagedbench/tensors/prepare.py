@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.layout.given import layout_as_given
-from pagedbench.scenario.model import Scenario
+from pagedbench.scenario.model import Attention, Scenario
 from pagedbench.tensors.arena import GUARD_PATTERN, Arena
 from pagedbench.tensors.bits import bits
 from pagedbench.tensors.call import Call, CallSpec, HostArrays
@@ -25,7 +25,7 @@ from pagedbench.tensors.fill import Fill, fill_pool, slot_map
 from pagedbench.tensors.identity import kept
 from pagedbench.tensors.inputs import LogicalInputs
 from pagedbench.tensors.memory import MemoryNeed, available_bytes, estimate_bytes
-from pagedbench.tensors.placed import placed, pool_shape
+from pagedbench.tensors.placed import PlacedBatch, placed, pool_shape
 from pagedbench.tensors.pool import Pool, put_slots
 from pagedbench.tensors.transfer import all_to_device
 from pagedbench.words import AttnPath
@@ -105,19 +105,15 @@ def prepare(
     chosen = fill or Fill.poison(scenario.inputs.poison)
     spec = call_spec(scenario, layout, path, device)
     batch = placed(scenario, layout, device)
-    arena = Arena(batch.plan, device, None if image is None else batch.memory_like(image))
-    pool = Pool(arena, batch.shape)
-    new = _new_token_views(arena, spec)
-    q = arena.shaped("q", inputs.q.shape)
     if image is None:
-        fill_pool(pool, chosen, inputs, layout, scenario.inputs)
-        batch.put_tables(arena)
-        q.copy_(inputs.q)
-        _put_new_tokens(new, inputs, slot_map(layout, device).new_keys)
+        pool = _filled(scenario, layout, inputs, chosen, batch, device)
+    else:
+        pool = Pool(Arena(batch.plan, device, batch.memory_like(image)), batch.shape)
+    arena = pool.arena
     write_slots, read_slots = batch.slots()
     call = Call(
         spec=spec,
-        q=q,
+        q=arena.shaped("q", inputs.q.shape),
         k_cache=pool.k,
         v_cache=pool.v,
         **{name: arena.shaped(name, array.shape) for name, array in batch.host.items()},
@@ -131,19 +127,39 @@ def prepare(
         # Copies, as of the slots: what a kernel does to them must not reach the layout and the next call.
         host=HostArrays(**{name: array.clone() for name, array in batch.host.items()}),
         **{name: arena.flat(name) for name in batch.per_head},
-        **new,
+        **_new_token_views(arena, layout, scenario.attention),
     )
     return Prepared(call, pool, inputs, layout, scenario, chosen, image)
+
+
+def _filled(
+    scenario: Scenario,
+    layout: BatchLayout,
+    inputs: LogicalInputs,
+    fill: Fill,
+    batch: PlacedBatch,
+    device: torch.device | str,
+) -> Pool:
+    """A pool in memory with all that a call hands over in it; the output's holds the guard pattern."""
+    arena = Arena(batch.plan, device)
+    pool = Pool(arena, batch.shape)
+    fill_pool(pool, fill, inputs, layout, scenario.inputs)
+    batch.put_tables(arena)
+    arena.shaped("q", inputs.q.shape).copy_(inputs.q)
+    keys = slot_map(layout, device).new_keys
+    for name, view in _new_token_views(arena, layout, scenario.attention).items():
+        torch.index_select(bits(inputs.k if name == "k_new" else inputs.v), 0, keys, out=bits(view))
+    return pool
 
 
 def image_of(
     scenario: Scenario, layout: BatchLayout, inputs: LogicalInputs, fill: Fill, device: torch.device | str
 ) -> torch.Tensor | None:
     """The memory of such a call, for `prepare` to copy: one kernel a call. None where a copy would take much room."""
-    if placed(scenario, layout, device).plan.total > MOST_IMAGE_BYTES:
+    batch = placed(scenario, layout, device)
+    if batch.plan.total > MOST_IMAGE_BYTES:
         return None
-    untouched = dataclasses.replace(fill, out=GUARD_PATTERN)
-    return prepare(scenario, layout, inputs, AttnPath.VARLEN, device, fill=untouched).arena.memory
+    return _filled(scenario, layout, inputs, fill, batch, device).arena.memory
 
 
 def call_spec(scenario: Scenario, layout: BatchLayout, path: AttnPath, device: torch.device | str) -> CallSpec:
@@ -209,17 +225,11 @@ def _output_memory(arena: Arena, spec: CallSpec, pattern: int) -> torch.Tensor:
     return out
 
 
-def _new_token_views(arena: Arena, spec: CallSpec) -> dict[str, torch.Tensor]:
-    if not spec.append:
+def _new_token_views(arena: Arena, layout: BatchLayout, attention: Attention) -> dict[str, torch.Tensor]:
+    if not layout.append:
         return {}
-    shape = (spec.total_q, spec.num_kv_heads)
+    shape = (layout.total_q, attention.num_kv_heads)
     return {
-        "k_new": arena.shaped("k_new", (*shape, spec.head_dim)),
-        "v_new": arena.shaped("v_new", (*shape, spec.head_dim_v)),
+        "k_new": arena.shaped("k_new", (*shape, attention.head_dim)),
+        "v_new": arena.shaped("v_new", (*shape, attention.head_dim_v)),
     }
-
-
-def _put_new_tokens(new: dict[str, torch.Tensor], inputs: LogicalInputs, keys: torch.Tensor) -> None:
-    for name, values in (("k_new", inputs.k), ("v_new", inputs.v)):
-        if name in new:
-            torch.index_select(bits(values), 0, keys, out=bits(new[name]))

@@ -210,13 +210,28 @@ def test_codes_are_odd_and_their_sums_stay_small(wanted: Scenario) -> None:
     layout = build_layout(wanted)
     generator = torch.Generator().manual_seed(0)
     included = included_keys(layout, 2, generator)
-    codes = sum_codes(included, 16, layout, generator)
+    codes = sum_codes(included, (layout.total_k, 2, 16), layout, generator)
     assert bool((codes % 2 != 0).all())
     assert int(codes.abs().max()) <= 7
     sums, counts = expected_sums(codes, included, rows_of(layout, "cpu"))
     assert int(sums.abs().max()) <= 7
     seen = torch.from_numpy(layout.visible_to - layout.visible_from)
     assert bool((counts[seen > 0] > 0).all())
+
+
+@pytest.mark.parametrize("wanted", RIGHT[:4], ids=range(4))
+def test_sums_are_those_of_adding_up_each_rows_own_keys(wanted: Scenario) -> None:
+    layout = build_layout(wanted)
+    generator = torch.Generator().manual_seed(0)
+    for included in (included_keys(layout, 2, generator), None):
+        codes = sum_codes(included, (layout.total_k, 2, 16), layout, generator)
+        counting = torch.ones(layout.total_k, 2, dtype=torch.bool) if included is None else included
+        sums, counts = expected_sums(codes, counting, rows_of(layout, "cpu"))
+        for row, sequence in enumerate(layout.row_sequence()):
+            first = int(layout.cu_seqlens_k[sequence])
+            seen = slice(first + int(layout.visible_from[row]), first + int(layout.visible_to[row]))
+            assert sums[row].equal((codes[seen].int() * counting[seen][..., None]).sum(0, dtype=torch.int32))
+            assert counts[row].equal(counting[seen].sum(0, dtype=torch.int32))
 
 
 def test_a_stranger_in_a_long_sequence_is_found_in_a_pool_of_many_blocks() -> None:

@@ -10,10 +10,11 @@ from pagedbench.layout.build import build_layout
 from pagedbench.layout.regions import Region, slot_regions
 from pagedbench.scenario.model import Inputs, PoolLayout, Scenario
 from pagedbench.tensors.bits import LARGE, bits
-from pagedbench.tensors.fill import Fill, fill_pool
+from pagedbench.tensors.fill import Fill, FillValue, fill_pool, refill
 from pagedbench.tensors.inputs import LogicalInputs, random_inputs
 from pagedbench.tensors.pool import Pool, allocate
-from pagedbench.tensors.prepare import pool_shape
+from pagedbench.tensors.prepare import pool_shape, prepare
+from pagedbench.words import AttnPath
 from tests.tensors.cells import POOL_LAYOUTS, docs_decode, scenario
 
 
@@ -107,3 +108,16 @@ def test_infinity_in_fp8_which_has_none_is_nan() -> None:
     wanted = scenario(kv_dtype="float8_e4m3fn")
     pool, _, layout = filled(wanted, Fill.poison("inf"))
     assert rows_in(pool.k.float(), layout, Region.FREE).isnan().all()
+
+
+@pytest.mark.parametrize("value", ["large", float("nan"), float("inf")])
+def test_numbers_put_over_decoys_give_the_pool_that_was_filled_with_them(value: FillValue) -> None:
+    wanted = docs_decode()
+    layout = build_layout(wanted)
+    inputs = random_inputs(wanted, layout, "cpu")
+    fill = Fill.regions(k={Region.TAIL: value, Region.FREE: value}, v={Region.NEW: value})
+    fresh = prepare(wanted, layout, inputs, AttnPath.DECODE, "cpu", fill=fill)
+    decoys = prepare(wanted, layout, inputs, AttnPath.DECODE, "cpu", fill=Fill.regions())
+    refill(decoys.pool, fill, layout)
+    for ours, theirs in ((decoys.pool.k, fresh.pool.k), (decoys.pool.v, fresh.pool.v)):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
