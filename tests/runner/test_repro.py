@@ -74,6 +74,92 @@ def test_a_right_kernel_exits_0_and_a_wrong_one_1(tmp_path: Path, wanted: Scenar
     assert "WRONG" in told
 
 
+DECODE_KERNEL = '''
+import torch
+
+
+def my_decode(q, k_cache, v_cache, k_new, v_new, block_table, cache_seqlens, softmax_scale, sinks, alibi_slopes):
+    """Appends and attends in fp32; returns the output and the LSE."""
+    (batch, m, heads), size, group = q.shape[:3], k_cache.shape[1], q.shape[2] // k_cache.shape[2]
+    out, lse = torch.zeros_like(q), torch.full(q.shape[:3], -float("inf"))
+    for b in range(batch):
+        n = int(cache_seqlens[b]) + (m if k_new is not None else 0)
+        key = torch.arange(n)
+        block, offset = block_table[b].long()[key // size], key % size
+        if k_new is not None:
+            k_cache[block[n - m:], offset[n - m:]] = k_new[b]
+            v_cache[block[n - m:], offset[n - m:]] = v_new[b]
+        kb, vb = (pool[block, offset].float().repeat_interleave(group, 1) for pool in (k_cache, v_cache))
+        s = torch.einsum("qhd,khd->hqk", q[b].float(), kb) * softmax_scale
+        s = s.masked_fill(key > torch.arange(n - m, n)[:, None], -float("inf"))
+        lse[b] = torch.logsumexp(s, -1).T
+        out[b] = torch.einsum("hqk,khd->qhd", torch.softmax(s, -1).nan_to_num(), vb).to(q.dtype)
+    return out, lse
+
+
+def lse_decode(**arguments):
+    out, lse = my_decode(**arguments)
+    return out, lse / 0.6931
+
+
+def query_decode(**arguments):
+    result = my_decode(**arguments)
+    arguments["q"][0, 0, 0, 0] += 1
+    return result
+
+
+def stray_decode(**arguments):
+    result = my_decode(**arguments)
+    arguments["v_cache"][-1, -1] = 0
+    return result
+
+
+def one_head_decode(**arguments):
+    out, lse = my_decode(**arguments)
+    out[-1, :, -1] *= 1.03
+    return out, lse
+'''
+DECODE_ARGUMENTS = [
+    "q", "k_cache", "v_cache", "k_new", "v_new", "block_table", "cache_seqlens", "softmax_scale", "sinks",
+    "alibi_slopes",
+]  # fmt: skip
+
+
+def told_by(tmp_path: Path, wanted: Scenario, function: str) -> tuple[int, str]:
+    """Exit code and words of the script for a function of `DECODE_KERNEL`."""
+    (tmp_path / "kernel.py").write_text(DECODE_KERNEL)
+    call = function_call(tmp_path / "kernel.py", function, DECODE_ARGUMENTS)
+    file = tmp_path / "repro.py"
+    file.write_text(script(wanted, build_layout(wanted), AttnPath.DECODE, call, "A title."))
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=False, timeout=100)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("append", [True, False])
+def test_a_function_may_take_what_the_scenario_does_not_have(tmp_path: Path, append: bool) -> None:
+    code, told = told_by(tmp_path, scenario((1, 1), (5, 0), append=append), "my_decode")
+    assert code == 0, told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("lse_decode", "the LSE is off"),
+        ("query_decode", "q is not what it must be"),
+        ("stray_decode", "v_cache is not what it must be"),
+        ("one_head_decode", "sequence 2, 71 keys: worst row off by"),
+    ],
+)
+def test_what_is_wrong_beside_the_output_or_in_few_rows_of_it_is_shown(
+    tmp_path: Path, function: str, words: str
+) -> None:
+    code, told = told_by(tmp_path, docs_decode(), function)
+    assert code == 1, told
+    assert any(words in line and "WRONG" in line for line in told.splitlines()), told
+
+
 def test_a_library_is_called_by_its_own_names() -> None:
     call = library_call("flash-attn-3", docs_decode(), AttnPath.DECODE)
     assert call.imports == "from flash_attn_interface import flash_attn_with_kvcache"
