@@ -15,7 +15,7 @@ import torch
 
 from pagedbench.backends.base import Availability, Backend, Output, Traits
 from pagedbench.backends.indices import host_arrays, locate
-from pagedbench.backends.torch_schedule import Schedule, StepSize, TileGroup, new_token_places, schedule
+from pagedbench.backends.torch_schedule import KeyStep, Schedule, StepSize, TileGroup, new_token_places, schedule
 from pagedbench.tensors.call import Call, CallSpec
 from pagedbench.words import AttnPath
 
@@ -153,42 +153,45 @@ def _attend_tiles(call: Call, tiles: TileGroup, read: ReadKeys, out: torch.Tenso
     In einsum: n tile, r row, h KV head, g query head of its group, c key, d head dim.
     """
     spec = call.spec
-    q = _take(call.q, (tiles.rows,)) * (spec.softmax_scale * call.k_scale)
+    q = call.q.float() if tiles.whole else _take(call.q, (tiles.rows,))
+    q = q * (spec.softmax_scale * call.k_scale)
     q = q.view(*tiles.rows.shape, spec.num_kv_heads, spec.group_size, spec.head_dim)
     so_far: _Partial | None = None
     for begin in range(0, tiles.span, tiles.step):
-        part = _attend_keys(call, tiles, read, q, range(begin, min(begin + tiles.step, tiles.span)))
+        keys = tiles.keys(range(begin, min(begin + tiles.step, tiles.span)))
+        part = _attend_keys(call, tiles, read, q, keys)
         so_far = part if so_far is None else so_far.joined(part)
     if so_far is None:
         return
     row_lse = so_far.peak + torch.log(so_far.total)
     # The largest score has a weight of 1, so that a total below 1 is that of a row without keys.
-    row_out = so_far.acc / (so_far.total.clamp(min=1.0) / call.v_scale)[..., None]
+    row_out = so_far.acc / so_far.total.clamp(min=1.0)[..., None]
+    if call.v_scale != 1.0:
+        row_out *= call.v_scale
     _store(call, tiles, row_out.flatten(2, 3), row_lse.flatten(2, 3), out, lse)
 
 
-def _attend_keys(call: Call, tiles: TileGroup, read: ReadKeys, q: torch.Tensor, offsets: range) -> _Partial:
-    """Attention of scaled queries `(n, r, h, g, d)` over the keys at these offsets from each tile's first."""
-    key = tiles.first_key[:, None] + torch.arange(offsets.start, offsets.stop, device=q.device)
-    k, v = read(tiles.sequence, torch.minimum(key, tiles.last_key[:, None]))
-    scores = _scores(call, tiles, q, k, key)
+def _attend_keys(call: Call, tiles: TileGroup, read: ReadKeys, q: torch.Tensor, keys: KeyStep) -> _Partial:
+    """Attention of scaled queries `(n, r, h, g, d)` over some keys of each tile."""
+    k, v = read(tiles.sequence, keys.position)
+    scores = _scores(call, tiles, q, k, keys)
     peak = scores.amax(-1)
-    weights = scores.sub_(_shift(peak)[..., None]).exp_()
+    weights = scores.sub_((peak if keys.hidden is None else _shift(peak))[..., None]).exp_()
     return _Partial(peak, weights.sum(-1), torch.einsum("nrhgc,nchd->nrhgd", weights, v))
 
 
-def _scores(call: Call, tiles: TileGroup, q: torch.Tensor, k: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Masked scores `(n, r, h, g, c)` of scaled queries against the keys at `key` `(n, c)`."""
+def _scores(call: Call, tiles: TileGroup, q: torch.Tensor, k: torch.Tensor, keys: KeyStep) -> torch.Tensor:
+    """Masked scores `(n, r, h, g, c)` of scaled queries."""
     scores = torch.einsum("nrhgd,nchd->nrhgc", q, k)
     if call.spec.softcap is not None:
         scores = call.spec.softcap * torch.tanh(scores / call.spec.softcap)
     if call.alibi_slopes is not None:
-        distance = (tiles.position[:, :, None] - key[:, None, :]).abs()
+        distance = (tiles.position[:, :, None] - keys.position[:, None, :]).abs()
         slopes = call.alibi_slopes.float().view(call.spec.num_kv_heads, call.spec.group_size)
         scores = scores - slopes[..., None] * distance[:, :, None, None, :]
-    key = key[:, None, :]
-    hidden = (key < tiles.visible_from[:, :, None]) | (key >= tiles.visible_to[:, :, None])
-    return scores.masked_fill_(hidden[:, :, None, None, :], -torch.inf)
+    if keys.hidden is not None:
+        scores.masked_fill_(keys.hidden[:, :, None, None, :], -torch.inf)
+    return scores
 
 
 def _store(
@@ -201,6 +204,10 @@ def _store(
         row_out = row_out * torch.exp(row_lse - with_sink)[..., None]
         row_lse = with_sink
     rows, row_out, row_lse = tiles.rows.flatten(), row_out.flatten(0, 1), row_lse.flatten(0, 1)
+    if tiles.whole:
+        out.copy_(row_out)
+        lse.copy_(row_lse)
+        return
     if tiles.real is not None:
         rows, row_out, row_lse = rows[tiles.real], row_out[tiles.real], row_lse[tiles.real]
     out[rows] = row_out.to(out.dtype)

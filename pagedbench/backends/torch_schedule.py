@@ -11,7 +11,9 @@ slots cannot reach a product with a zero weight (0 * NaN is NaN).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,12 +21,15 @@ from numpy.typing import NDArray
 
 from pagedbench.scenario.model import UNLIMITED
 from pagedbench.tensors.call import CallSpec
-from pagedbench.tensors.transfer import all_to_device
+from pagedbench.tensors.transfer import all_to_device, to_device
 
 IntArray = NDArray[np.int64]
+_T = TypeVar("_T", torch.Tensor, NDArray[Any])
 TILE_ROWS = 128
 # Launching the operations of a group takes as long as this part of a step's arithmetic.
 _LITTLE = 8
+# Keys times rows of a group up to which the places of its keys are worked out on the host, before the call.
+_FEW = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,8 @@ class TileGroup:
     the keys (the key it is aligned with); `visible_from`, `visible_to` `(n, r)` the half-open range of keys it sees;
     `first_key`, `last_key` `(n,)` the range, both ends included, that any row of the tile sees; `span` the longest
     such range, which is worked through `step` keys at a time. `real` `(m,)` are the rows that are not padding, as
-    indices into the flattened `(n * r)`; None where no row is.
+    indices into the flattened `(n * r)`; None where no row is. `whole`: the rows are all query tokens of the batch, in
+    their order. `few`: the keys, where they are one step and few.
     """
 
     sequence: torch.Tensor
@@ -48,6 +54,34 @@ class TileGroup:
     real: torch.Tensor | None
     span: int
     step: int
+    whole: bool
+    few: KeyStep | None
+
+    def keys(self, offsets: range) -> KeyStep:
+        """The keys at these offsets from each tile's first."""
+        if self.few is not None:
+            return self.few
+        limits = (self.visible_from, self.visible_to, self.first_key, self.last_key)
+        places = torch.arange(offsets.start, offsets.stop, device=self.rows.device)
+        return KeyStep(*_positions_and_hidden(limits, places, torch.minimum))
+
+
+@dataclass(frozen=True)
+class KeyStep:
+    """Some keys of a group's tiles: `position` `(n, c)` int64, the last visible one in place of those behind it, and
+    which of them each row does not see, `hidden` `(n, r, c)` bool; None where every row sees all."""
+
+    position: torch.Tensor
+    hidden: torch.Tensor | None
+
+
+def _positions_and_hidden(limits: tuple[_T, _T, _T, _T], offsets: _T, minimum: Callable[[_T, _T], _T]) -> tuple[_T, _T]:
+    """Both of `KeyStep` from `visible_from`, `visible_to` `(n, r)`, `first_key` and `last_key` `(n,)`; arrays of either
+    library."""
+    visible_from, visible_to, first_key, last_key = limits
+    key = first_key[:, None] + offsets
+    hidden = (key[:, None] < visible_from[:, :, None]) | (key[:, None] >= visible_to[:, :, None])
+    return minimum(key, last_key[:, None]), hidden
 
 
 @dataclass(frozen=True)
@@ -110,7 +144,10 @@ def schedule(
         group = _Rows.of(tiles.take(members), rows_padded, cu_seqlens_q, seqlens_k, causal, window_size)
         groups += group.split_by_span(device, step_size, together)
     in_tiles = sum(group.rows.numel() if group.real is None else len(group.real) for group in groups)
-    return Schedule(groups, blind=in_tiles < int(cu_seqlens_q[-1]))
+    blind = in_tiles < int(cu_seqlens_q[-1])
+    if len(groups) == 1 and groups[0].real is None and not blind:  # and a group's tiles are in the batch's order
+        groups = [replace(groups[0], whole=True)]
+    return Schedule(groups, blind)
 
 
 def new_token_places(
@@ -209,17 +246,24 @@ class _Rows:
 
     def _group(self, members: IntArray, span: int, step: int, device: torch.device) -> TileGroup:
         visible_from, visible_to = self.visible_from[members], self.visible_to[members]
+        first_key, last_key = visible_from.min(axis=1), visible_to.max(axis=1) - 1
         arrays = {
             "sequence": self.sequence[members],
             "rows": self.rows[members],
             "position": self.position[members],
             "visible_from": visible_from,
             "visible_to": visible_to,
-            "first_key": visible_from.min(axis=1),
-            "last_key": visible_to.max(axis=1) - 1,
+            "first_key": first_key,
+            "last_key": last_key,
         }
-        padding = self.padding[members]
+        padding, hidden = self.padding[members], None
         if padding.any():
             arrays["real"] = np.flatnonzero(~padding)
+        if span <= step and visible_to.size * span <= _FEW:
+            limits = (visible_from, visible_to, first_key, last_key)
+            arrays["few"], unseen = _positions_and_hidden(limits, np.arange(span), np.minimum)
+            hidden = to_device(unseen, device) if unseen.any() else None
         placed = dict(zip(arrays, all_to_device(list(arrays.values()), device), strict=True))
-        return TileGroup(real=placed.pop("real", None), span=span, step=step, **placed)
+        real, few = placed.pop("real", None), placed.pop("few", None)
+        keys = None if few is None else KeyStep(few, hidden)
+        return TileGroup(**placed, real=real, span=span, step=step, whole=False, few=keys)
