@@ -87,7 +87,7 @@ def _set_for_capture(call: Call, layout: BatchLayout, lens: IntArray) -> Call:
     total = lens + layout.query_lens if layout.append else lens
     columns = np.arange(layout.block_table.size) % max(layout.num_blocks, 1)
     arrays = {
-        "cu_seqlens_q": call.cu_seqlens_q.cpu(),
+        "cu_seqlens_q": torch.from_numpy(layout.cu_seqlens_q.copy()),
         "cu_seqlens_k": torch.from_numpy(np.concatenate([[0], np.cumsum(total)])),
         "cache_seqlens": torch.from_numpy(lens),
         "total_seqlens": torch.from_numpy(total),

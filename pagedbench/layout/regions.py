@@ -10,8 +10,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from pagedbench.layout.arithmetic import key_slots
-from pagedbench.layout.batch import BatchLayout, IntArray
+from pagedbench.layout.batch import BatchLayout, Int32Array, IntArray
 
 
 class Region(IntEnum):
@@ -46,30 +45,31 @@ def slot_regions(layout: BatchLayout) -> NDArray[np.uint8]:
     slots[hidden] = Region.HIDDEN
     slots[visible] = Region.VISIBLE
     if layout.append:
-        slots[layout.write_slots[~layout.dead[layout.row_sequence()]]] = Region.NEW
+        writes = layout.write_slots
+        slots[writes[~layout.dead[layout.row_sequence()]] if layout.dead.any() else writes] = Region.NEW
     if layout.trash_block is not None:
         regions[layout.trash_block] = Region.TRASH
     return slots
 
 
-def _named_blocks(layout: BatchLayout) -> tuple[IntArray, IntArray]:
+def _named_blocks(layout: BatchLayout) -> tuple[Int32Array, Int32Array]:
     """Blocks of the pool named by entries that hold a key, and by entries that hold none."""
-    in_pool = (layout.block_table >= 0) & (layout.block_table < layout.num_blocks)
+    table = layout.block_table
+    in_pool = (table >= 0) & (table < layout.num_blocks)
     columns = np.arange(layout.max_blocks_per_seq, dtype=np.int64)
-    has_key = columns * layout.block_size < layout.total_seqlens[:, None].astype(np.int64)
-    return (
-        layout.block_table[in_pool & has_key].astype(np.int64),
-        layout.block_table[in_pool & ~has_key].astype(np.int64),
-    )
+    has_key = columns * layout.block_size < layout.total_seqlens[:, None]
+    return table[in_pool & has_key], table[in_pool & ~has_key]
 
 
 def _key_slots(layout: BatchLayout) -> tuple[IntArray, IntArray]:
     """Slots of the keys of live sequences: those that no row sees, and those that some row sees."""
-    live_keys = np.where(layout.dead, 0, layout.total_seqlens).astype(np.int64)
-    slot = key_slots(layout.block_table, live_keys, layout.block_size, layout.num_blocks)
-    unseen = np.minimum(first_visible_key(layout), live_keys)
-    seen = np.repeat(np.tile([False, True], layout.batch), np.stack([unseen, live_keys - unseen], axis=1).reshape(-1))
-    return slot[~seen & (slot >= 0)], slot[seen]
+    slot, starts = layout.read_slots, layout.cu_seqlens_k[:-1]
+    seen = np.arange(layout.total_k) >= np.repeat(starts + first_visible_key(layout), layout.total_seqlens)
+    unseen = ~seen
+    if layout.dead.any():
+        live = np.repeat(~layout.dead, layout.total_seqlens)
+        seen, unseen = seen & live, unseen & live
+    return slot[unseen & (slot >= 0)], slot[seen]
 
 
 def first_visible_key(layout: BatchLayout) -> IntArray:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
@@ -217,12 +217,9 @@ def _number(value: FillValue, dtype: torch.dtype) -> float | None:
 
 
 def _put_keys(cache: torch.Tensor, keys: tuple[torch.Tensor | None, torch.Tensor], rows: torch.Tensor) -> None:
-    for index, slots in _parts(*keys):
-        put_slots(cache, slots, bits(rows)[index].view(rows.dtype))
-
-
-def _parts(index: torch.Tensor | None, slots: torch.Tensor) -> Iterator[tuple[slice | torch.Tensor, torch.Tensor]]:
     """Keys a part at a time, so that copies stay small beside a big pool."""
+    index, slots = keys
     for start in range(0, len(slots), _ROWS_AT_ONCE):
-        stop = min(start + _ROWS_AT_ONCE, len(slots))
-        yield slice(start, stop) if index is None else index[start:stop], slots[start:stop]
+        part = slice(start, start + _ROWS_AT_ONCE)
+        taken = rows[part] if index is None else bits(rows).index_select(0, index[part]).view(rows.dtype)
+        put_slots(cache, slots[part], taken)

@@ -32,9 +32,9 @@ class PlacedBatch:
     names of the arrays by head that the scenario has."""
 
     def __init__(self, scenario: Scenario, layout: BatchLayout, device: torch.device) -> None:
-        self.plan = arena_plan(scenario, layout)
-        self.shape = pool_shape(scenario, layout)
         self.host = _index_arrays(scenario, layout)
+        self.shape = pool_shape(scenario, layout)
+        self.plan = _plan(scenario, layout, self.shape, self.host)
         heads = {name: getattr(scenario.attention, name) for name in PER_HEAD}
         per_head = {name: np.asarray(values, np.float32) for name, values in heads.items() if values is not None}
         self.per_head = tuple(per_head)
@@ -97,11 +97,17 @@ def pool_shape(scenario: Scenario, layout: BatchLayout) -> PoolShape:
 
 def arena_plan(scenario: Scenario, layout: BatchLayout) -> ArenaPlan:
     """All memory that a call hands over, by piece, in the order in which it lies."""
+    return _plan(scenario, layout, pool_shape(scenario, layout), _index_arrays(scenario, layout))
+
+
+def _plan(
+    scenario: Scenario, layout: BatchLayout, shape: PoolShape, index_arrays: Mapping[str, torch.Tensor]
+) -> ArenaPlan:
     attention = scenario.attention
     kv, tokens = torch_dtype(attention.kv_dtype), layout.total_q
     new = tokens * attention.num_kv_heads if layout.append else 0
     pieces = [
-        *pool_pieces(pool_shape(scenario, layout)),
+        *pool_pieces(shape),
         _token_piece("q", torch_dtype(attention.q_dtype), tokens * attention.num_heads * attention.head_dim, tokens),
         _token_piece("k_new", kv, new * attention.head_dim, tokens),
         _token_piece("v_new", kv, new * attention.head_dim_v, tokens),
@@ -109,7 +115,7 @@ def arena_plan(scenario: Scenario, layout: BatchLayout) -> ArenaPlan:
         Piece("sinks", torch.float32, attention.num_heads, _SMALL_GUARD),
         Piece("alibi_slopes", torch.float32, attention.num_heads, _SMALL_GUARD),
     ]
-    for name, array in _index_arrays(scenario, layout).items():
+    for name, array in index_arrays.items():
         pieces.append(Piece(name, array.dtype, array.numel(), _SMALL_GUARD))
     return plan_arena(pieces)
 
