@@ -22,7 +22,7 @@ from pagedbench.words import AttnPath
 # The most fp32 elements that one step holds (scores, gathered K and V): 16 MiB stay in a CPU's cache, a GPU wants more.
 STEP_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 26}
 
-# Reads the K and V of some tiles: (sequence (n,), key (n, c)) -> K (n, c, num_kv_heads, head_dim), V likewise.
+# Reads the K and V of some tiles: (sequence (n,), key (n, c)) -> K (n, num_kv_heads, c, head_dim) fp32, V likewise.
 ReadKeys = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -67,7 +67,7 @@ class TorchBackend(Backend):
 
         def read(sequence: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             place = starts[sequence][:, None] + key
-            return _take(k, (place,)), _take(v, (place,))
+            return _keys_of_heads(k, (place,)), _keys_of_heads(v, (place,))
 
         return attend(call, plan, read)
 
@@ -96,7 +96,7 @@ def paged_reader(call: Call) -> ReadKeys:
 
     def read(sequence: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         place = locate(call, sequence[:, None], key)
-        return _take(call.k_cache, place), _take(call.v_cache, place)
+        return _keys_of_heads(call.k_cache, place), _keys_of_heads(call.v_cache, place)
 
     return read
 
@@ -107,7 +107,12 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _take(tensor: torch.Tensor, place: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    return _bits(tensor)[place].view(tensor.dtype).float()
+    return _bits(tensor)[place].view(tensor.dtype)
+
+
+def _keys_of_heads(tensor: torch.Tensor, place: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """The keys at `(n, c)` places as `(n, num_kv_heads, c, d)` fp32, dense, as a product of matrices wants them."""
+    return _take(tensor, place).transpose(1, 2).to(torch.float32, memory_format=torch.contiguous_format)
 
 
 def attend(call: Call, plan: Schedule, read: ReadKeys) -> Output:
@@ -126,8 +131,8 @@ def attend(call: Call, plan: Schedule, read: ReadKeys) -> Output:
 
 @dataclass(frozen=True)
 class _Partial:
-    """Attention over some keys: the largest score, the sum of exp(score - peak), both `(n, r, h, g)`, and that sum with
-    each key's V, `(n, r, h, g, d)`."""
+    """Attention over some keys: the largest score, the sum of exp(score - peak), both `(n, h, g, r)`, and that sum with
+    each key's V, `(n, h, g, r, d)`."""
 
     peak: torch.Tensor
     total: torch.Tensor
@@ -150,12 +155,11 @@ def _shift(peak: torch.Tensor) -> torch.Tensor:
 def _attend_tiles(call: Call, tiles: TileGroup, read: ReadKeys, out: torch.Tensor, lse: torch.Tensor) -> None:
     """Online softmax over the keys of some tiles, `tiles.step` keys at a time, into `out` and `lse`.
 
-    In einsum: n tile, r row, h KV head, g query head of its group, c key, d head dim.
+    In shapes: n tile, h KV head, g query head of its group, r row, c key, d head dim.
     """
     spec = call.spec
-    q = call.q.float() if tiles.whole else _take(call.q, (tiles.rows,))
-    q = q * (spec.softmax_scale * call.k_scale)
-    q = q.view(*tiles.rows.shape, spec.num_kv_heads, spec.group_size, spec.head_dim)
+    q = (call.q if tiles.whole else _take(call.q, (tiles.rows,))).float() * (spec.softmax_scale * call.k_scale)
+    q = q.view(*tiles.rows.shape, spec.num_kv_heads, spec.group_size, spec.head_dim).permute(0, 2, 3, 1, 4)
     so_far: _Partial | None = None
     for begin in range(0, tiles.span, tiles.step):
         keys = tiles.keys(range(begin, min(begin + tiles.step, tiles.span)))
@@ -168,29 +172,31 @@ def _attend_tiles(call: Call, tiles: TileGroup, read: ReadKeys, out: torch.Tenso
     row_out = so_far.acc / so_far.total.clamp(min=1.0)[..., None]
     if call.v_scale != 1.0:
         row_out *= call.v_scale
+    row_out, row_lse = row_out.permute(0, 3, 1, 2, 4), row_lse.permute(0, 3, 1, 2)
     _store(call, tiles, row_out.flatten(2, 3), row_lse.flatten(2, 3), out, lse)
 
 
 def _attend_keys(call: Call, tiles: TileGroup, read: ReadKeys, q: torch.Tensor, keys: KeyStep) -> _Partial:
-    """Attention of scaled queries `(n, r, h, g, d)` over some keys of each tile."""
+    """Attention of scaled queries `(n, h, g, r, d)` over some keys of each tile."""
     k, v = read(tiles.sequence, keys.position)
     scores = _scores(call, tiles, q, k, keys)
     peak = scores.amax(-1)
     weights = scores.sub_((peak if keys.hidden is None else _shift(peak))[..., None]).exp_()
-    return _Partial(peak, weights.sum(-1), torch.einsum("nrhgc,nchd->nrhgd", weights, v))
+    acc = torch.matmul(weights.flatten(2, 3), v).view(*peak.shape, v.shape[-1])
+    return _Partial(peak, weights.sum(-1), acc)
 
 
 def _scores(call: Call, tiles: TileGroup, q: torch.Tensor, k: torch.Tensor, keys: KeyStep) -> torch.Tensor:
-    """Masked scores `(n, r, h, g, c)` of scaled queries."""
-    scores = torch.einsum("nrhgd,nchd->nrhgc", q, k)
+    """Masked scores `(n, h, g, r, c)` of scaled queries."""
+    scores = torch.matmul(q.flatten(2, 3), k.transpose(2, 3)).view(*q.shape[:4], k.shape[2])
     if call.spec.softcap is not None:
         scores = call.spec.softcap * torch.tanh(scores / call.spec.softcap)
     if call.alibi_slopes is not None:
         distance = (tiles.position[:, :, None] - keys.position[:, None, :]).abs()
         slopes = call.alibi_slopes.float().view(call.spec.num_kv_heads, call.spec.group_size)
-        scores = scores - slopes[..., None] * distance[:, :, None, None, :]
+        scores = scores - slopes[:, :, None, None] * distance[:, None, None]
     if keys.hidden is not None:
-        scores.masked_fill_(keys.hidden[:, :, None, None, :], -torch.inf)
+        scores.masked_fill_(keys.hidden[:, None, None], -torch.inf)
     return scores
 
 
