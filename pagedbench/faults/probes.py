@@ -43,6 +43,14 @@ class Seen:
         """Memory that changed, what was raised: equal or not. Looked for when asked, as a big pool takes long."""
         return self.look()
 
+    @property
+    def parts(self) -> tuple[Seen, ...]:
+        """Output and LSE, each for itself."""
+        output = replace(self, lse=None, look=lambda: self.facts)
+        if self.lse is None:
+            return (output,)
+        return output, replace(self, values=self.values[..., :0], look=lambda: self.facts)
+
 
 @dataclass(frozen=True)
 class Probe:

@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 
+from pagedbench.backends.base import Output
 from pagedbench.checks.base import CheckContext, CheckResult
 from pagedbench.checks.registry import CHECKS
 from pagedbench.faults import diagnosis
@@ -14,9 +15,11 @@ from pagedbench.faults.catalogue import FAULTS, find_fault
 from pagedbench.faults.diagnosis import diagnose
 from pagedbench.faults.effect import effect
 from pagedbench.faults.fault import Fault
+from pagedbench.faults.kernel import FaultyBackend
 from pagedbench.faults.program import program_for
 from pagedbench.faults.scenarios import Trial, trials
 from pagedbench.runner.selftest import Power, context_for, power, right_program
+from pagedbench.tensors.call import Call
 from pagedbench.words import Verdict
 
 COSTLY = ("decode-high-ids", "decode-long")
@@ -96,6 +99,59 @@ def test_a_failure_that_no_fault_explains_is_given_no_name() -> None:
     found = diagnose(context, [CHECKS["accuracy"].run(context)])
     assert all(diagnosis.score < 1 for diagnosis in found)
     assert all("no fault of the catalogue" in diagnosis.sentence for diagnosis in found)
+
+
+class NoLse(FaultyBackend):
+    """Returns the output alone."""
+
+    def _run(self, call: Call) -> Output:
+        return Output(super()._run(call).out)
+
+
+@pytest.mark.parametrize("name", ["last-key-missed", "append-skipped", "v-one-slot-late"])
+def test_a_fault_is_named_where_no_lse_is_returned(name: str) -> None:
+    fault = find_fault(name)
+    shows = first_cell_that_shows(fault)
+    context = CheckContext(shows.scenario, shows.layout, NoLse(fault), shows.path, shows.device)
+    named = diagnose(context, [CHECKS["accuracy"].run(context)], deadline=math.inf)
+    assert name in [guess.fault for guess in named]
+
+
+class ScoresRounded(FaultyBackend):
+    """Right but for scores that were rounded to bf16: the LSE is off by far more than fp32 explains, and by far less
+    than a lost key makes it."""
+
+    def _run(self, call: Call) -> Output:
+        right = super()._run(call)
+        assert right.lse is not None
+        return Output(right.out, right.lse * 1.0006)
+
+
+class SometimesOff(FaultyBackend):
+    """One call in ten, the third among them, is off by a little."""
+
+    def _run(self, call: Call) -> Output:
+        right = super()._run(call)
+        return Output(right.out * 1.02, right.lse) if self.calls % 10 == 3 else right
+
+
+def test_a_fault_that_calls_right_what_is_wrong_does_not_explain_it() -> None:
+    """Numbers are compared with room: a fault that changes next to nothing agrees with every kernel nearly right."""
+    right = first_cell_that_shows(find_fault("splits-by-batch"))
+    context = CheckContext(right.scenario, right.layout, ScoresRounded(), right.path, right.device)
+    failure = CHECKS["accuracy"].run(context)
+    assert failure.verdict is Verdict.MISMATCH
+    (said,) = diagnose(context, [failure])
+    assert (said.fault, said.score) == (None, 0.0)
+    assert "no fault of the catalogue" in said.sentence
+
+
+@pytest.mark.parametrize("verdict", [Verdict.LEAK, Verdict.MISMATCH])
+def test_noise_is_named_whichever_check_it_fell_on(verdict: Verdict) -> None:
+    right = context_for(trials()[0], None, "cpu")
+    context = CheckContext(right.scenario, right.layout, SometimesOff(), right.path, right.device)
+    (said,) = diagnose(context, [CheckResult("some", verdict)])
+    assert said.fault == "noise"
 
 
 def test_when_time_is_up_what_explained_everything_so_far_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
