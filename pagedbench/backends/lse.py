@@ -16,13 +16,12 @@ from pagedbench.tensors.call import Call
 def from_heads_first(lse: torch.Tensor, call: Call) -> torch.Tensor:
     """From `(num_heads, total_q)` or `(batch, num_heads, query_len)`, the forms of the FlashAttention family."""
     lse = lse.transpose(1, 2).reshape(-1, lse.shape[1]) if lse.dim() == 3 else lse.t()
-    return lse[: call.spec.total_q].contiguous()
+    return lse[: call.spec.total_q]
 
 
 def empty_rows(lse: torch.Tensor, call: Call) -> torch.Tensor:
     """+inf, which FlashAttention-2 and -3 write for rows that see no key, becomes −inf, or the sink."""
-    blank: torch.Tensor = lse.new_full((), -math.inf) if call.sinks is None else call.sinks.float()
-    return torch.where(lse == math.inf, blank, lse)
+    return torch.where(lse == math.inf, -math.inf if call.sinks is None else call.sinks.float(), lse)
 
 
 def flashinfer(lse: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,6 @@ answers for a seeded sample of rows and says so.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from pagedbench.oracle.sampling import sample_rows
 from pagedbench.oracle.tiles import Group, Span, groups, spans, union
 from pagedbench.scenario.model import Attention
 from pagedbench.tensors.inputs import LogicalInputs
+from pagedbench.tensors.transfer import all_to_device, to_device
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,7 @@ class _Oracle:
             for part in spans(group.rows.shape[1], self._query_step(group)):
                 self._tile_row(group, part, (out, lse, p2v2, p2, peak))
         total = self.layout.total_q
-        visible = torch.from_numpy(self.visible_to - self.visible_from).to(self.device)
-        rows = torch.from_numpy(self.tokens).to(self.device)
+        rows, visible = all_to_device((self.tokens, self.visible_to - self.visible_from), self.device)
         return Reference(rows, out, lse, p2v2, p2, peak, visible, len(self.tokens) < total, total)
 
     def _pairs(self) -> int:
@@ -157,38 +156,49 @@ class _Oracle:
         reach = union(begin, end)
         if reach.stop == reach.start:
             return
-        state = _State(self, group, rows, begin, end)
+        kept = np.flatnonzero(real & (end > begin))
+        safe = np.maximum(rows, 0)
+        host = (self.tokens[safe], self.position[safe], begin, end, kept, rows.reshape(-1)[kept])
+        tokens, position, first, last, chosen, flat = all_to_device(host, self.device)
+        state = _State(self, group, tokens, position, Visible(begin, end, first, last))
         step = max(min(self._pairs() // rows.size, self._key_step(group)), 1)
         for keys in spans(reach.stop - reach.start, step):
             state.add(Span(reach.start + keys.start, reach.start + keys.stop))
-        flat = torch.from_numpy(rows[real & (end > begin)]).to(self.device)
-        chosen = torch.from_numpy((real & (end > begin)).reshape(-1)).to(self.device)
         for target, value in zip(results, state.finish(), strict=True):
-            target[flat] = value.flatten(0, 1)[chosen]
+            target.index_copy_(0, flat, value.flatten(0, 1).index_select(0, chosen))
+
+
+@dataclass(frozen=True)
+class Visible:
+    """The half-open range of keys that each row sees, all `(n, r)` int64: `begin`, `end` on the host, to be asked
+    without waiting, `first`, `last` the same on the device."""
+
+    begin: IntArray
+    end: IntArray
+    first: torch.Tensor
+    last: torch.Tensor
+
+    def cut_by(self, keys: Span) -> bool:
+        """Whether some row does not see all of these keys."""
+        return bool((self.begin > keys.start).any() or (self.end < keys.stop).any())
 
 
 class _State:
     """Online softmax of one tile row. Shapes: n sequences, h KV heads, g query heads of one, r query tokens."""
 
-    def __init__(self, oracle: _Oracle, group: Group, rows: IntArray, begin: IntArray, end: IntArray) -> None:
-        self.oracle, self.group = oracle, group
-        self.begin, self.end = begin, end
+    def __init__(
+        self, oracle: _Oracle, group: Group, tokens: torch.Tensor, position: torch.Tensor, visible: Visible
+    ) -> None:
+        self.oracle, self.group, self.visible, self.position = oracle, group, visible, position
         attention = oracle.attention
-        self.shape = (rows.shape[0], attention.num_kv_heads, attention.group_size, rows.shape[1])
-        tokens = torch.from_numpy(oracle.tokens[np.maximum(rows, 0)]).to(oracle.device)
+        self.shape = (tokens.shape[0], attention.num_kv_heads, attention.group_size, tokens.shape[1])
         q = oracle.inputs.q.to(oracle.device)[tokens].to(torch.float64)  # (n, r, heads, d)
         q = q.view(*q.shape[:2], attention.num_kv_heads, attention.group_size, q.shape[3]).permute(0, 2, 3, 1, 4)
         self.q = (q * (attention.softmax_scale * attention.k_scale)).reshape(-1, q.shape[2] * q.shape[3], q.shape[4])
-        self.position = self._device(oracle.position[np.maximum(rows, 0)])
         self.peak = self.q.new_full(self.q.shape[:2], -torch.inf)
         self.lse = self.peak.clone()
         self.product = self.q.new_zeros((*self.q.shape[:2], attention.head_dim_v))
         self.squares = self.q.new_zeros((*self.q.shape[:2], 2))  # of the weights: times |v|², and alone
-
-    @cached_property
-    def limits(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """What each row sees, `(n, r)` from and to, on the device; only where something is cut off."""
-        return self._device(self.begin), self._device(self.end)
 
     def add(self, keys: Span) -> None:
         """Take some keys into account."""
@@ -239,7 +249,7 @@ class _State:
             window = slice(int(first[0]) + keys.start, int(first[0]) + keys.stop)
             return tuple(t[window].to(self.q.device, torch.float64).transpose(0, 1) for t in (inputs.k, inputs.v))  # type: ignore[return-value]
         place = np.minimum(first[:, None] + np.arange(keys.start, keys.stop), len(inputs.k) - 1)
-        index = self._device(place)
+        index = to_device(place, self.q.device)
         return tuple(  # type: ignore[return-value]
             t.to(self.q.device)[index].transpose(1, 2).flatten(0, 1).to(torch.float64) for t in (inputs.k, inputs.v)
         )
@@ -249,7 +259,7 @@ class _State:
         attention = self.oracle.attention
         if attention.softcap is not None:
             scores.div_(attention.softcap).tanh_().mul_(attention.softcap)
-        cut = bool((self.begin > keys.start).any() or (self.end < keys.stop).any())
+        cut = self.visible.cut_by(keys)
         if not cut and attention.alibi_slopes is None:
             return False
         view = scores.view(*self.shape, keys.stop - keys.start)
@@ -259,14 +269,10 @@ class _State:
             distance = (self.position[..., None] - place).abs().to(torch.float64)
             view.sub_(slopes.view(1, *self.shape[1:3], 1, 1) * distance[:, None, None])
         if cut:
-            begin, end = self.limits
-            hidden = (place < begin[..., None]) | (place >= end[..., None])
+            hidden = (place < self.visible.first[..., None]) | (place >= self.visible.last[..., None])
             view.masked_fill_(hidden[:, None, None], -torch.inf)
         return cut
 
     def _by_token(self, value: torch.Tensor) -> torch.Tensor:
         value = value.view(*self.shape, *value.shape[2:])
         return value.permute(0, 3, 1, 2, *range(4, value.ndim)).flatten(2, 3)
-
-    def _device(self, array: IntArray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.oracle.device)

@@ -72,18 +72,20 @@ def draw(
 ) -> torch.Tensor:
     """Random values `(offset + how.scale * sample) / scale` of one named stream; streams do not disturb each other.
 
-    `scale` is the dequantisation scale, used for fp8 only. Extra memory is a chunk, not a copy.
+    `scale` is the dequantisation scale, used for fp8 only. Samples are drawn in fp32 and rounded once: drawing in a
+    narrower dtype takes twice as long on a CPU. Extra memory is a chunk, not a copy.
     """
     elements = int(np.prod(shape))
     where = torch.device(device) if elements > DRAW_ON_DEVICE else torch.device("cpu")
     generator = torch.Generator(where).manual_seed((seed * 1_000_003 + _STREAMS[stream]) % (1 << 63))
     values = torch.empty(elements, dtype=dtype, device=where)
-    direct = dtype if dtype.itemsize > 1 else torch.float32
     for part in torch.split(values, _CHUNK):
-        drawn = part if direct is dtype else torch.empty_like(part, dtype=direct)
+        drawn = part if dtype is torch.float32 else torch.empty_like(part, dtype=torch.float32)
         _sample(drawn, how, generator)
+        if dtype.itemsize == 1:
+            drawn.div_(scale)
         if drawn is not part:
-            part.copy_(drawn.div_(scale))
+            part.copy_(drawn)
     return values.view(shape).to(device)
 
 
