@@ -88,11 +88,14 @@ def _no_partial_block(scenario: Scenario, layout: BatchLayout) -> Iterator[str]:
 def _wide_window(scenario: Scenario, layout: BatchLayout) -> Iterator[str]:
     spec = scenario.attention
     left, right = spec.window_size
-    if (left, right) == (-1, -1):
+    if left == -1 and (right == -1 or spec.causal):
         return
     hides = (layout.visible_to - layout.visible_from) < _seen_without_window(scenario, layout)
     if not hides.any():
-        yield f"the window of {left + 1} keys hides none of them; make a sequence longer than {left + 1}"
+        # A limit on one side leaves the other at −1; with causal, the right one says nothing more.
+        needed = min(side for side in ((left,) if spec.causal else (left, right)) if side >= 0) + 1
+        size = f"window of {left + 1:,} keys" if spec.causal else f"window {[left, right]}"
+        yield f"the {size} hides none of the keys; make a sequence longer than {needed:,}"
 
 
 def _seen_without_window(scenario: Scenario, layout: BatchLayout) -> np.ndarray:
@@ -128,7 +131,7 @@ def _small_sink(scenario: Scenario, layout: BatchLayout) -> Iterator[str]:
     level = math.log(fewest) + score_deviation(scenario) ** 2 / 2
     if math.exp(min(0.0, max(sinks) - level)) < _unit(scenario):
         yield (
-            f"sinks of at most {max(sinks):g} take no visible share beside {fewest:,} keys; "
+            f"sinks of at most {max(sinks):g} take no visible share beside {fewest:,} key{'s' if fewest > 1 else ''}; "
             f"set attention.sinks near {level:.1f}"
         )
 

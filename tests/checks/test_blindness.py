@@ -43,6 +43,12 @@ def test_a_scenario_that_can_show_what_it_is_made_for_is_not_warned_about(wanted
         (scenario(cache={"placement": "sequential"}), "linear", "placement: shuffled"),
         (scenario((1, 1), (63, 31)), "inside a block", "no multiple of 32"),
         (windowed(100), "window of 100 keys hides none", "longer than 100"),
+        (
+            scenario(attention={"window_size": (-1, 100), "causal": False}),
+            "window [-1, 100] hides none of the keys",
+            "longer than 101",
+        ),
+        (scenario((1, 1), (0, 70), attention={"sinks": (-9.0,) * 4}), "beside 1 key;", "attention.sinks near"),
         (scenario(attention={"softcap": 1000.0}), "softcap of 1000", "inputs.q.scale"),
         (scenario(attention={"sinks": (-9.0,) * 4}), "no visible share", "attention.sinks near"),
         (scenario(attention={"num_splits": 8}), "8 splits", "longer"),
