@@ -102,7 +102,9 @@ def _pattern_of_size(nbytes: int) -> int:
 
 def prime_allocator(*like: torch.Tensor) -> frozenset[int]:
     """Free memory of each tensor's size that holds `FINITE_PATTERN`; its addresses, to confirm that it came back."""
-    primed = [torch.empty_like(tensor) for tensor in like for _ in range(_PRIMED)]
-    for tensor in primed:
-        tensor.view(torch.int16).fill_(FINITE_PATTERN)
+    primed = [
+        torch.full((-(-tensor.nbytes // 2),), FINITE_PATTERN, dtype=torch.int16, device=tensor.device)
+        for tensor in like
+        for _ in range(_PRIMED)
+    ]
     return frozenset(tensor.data_ptr() for tensor in primed)
