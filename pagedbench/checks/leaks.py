@@ -1,8 +1,9 @@
 """Leaks: whether anything that must not be read shows in the output.
 
 All regions at once first, so that a right cell costs four calls; only when something shows is it searched for, region
-by region and K and V apart. Finite fills must change no bit. NaN and Inf are a contract: what the adapter declares may
-leak is tried alone and reported, anything else that leaks is a failure.
+by region and K and V apart, and the clean call repeated before anything is accused: a kernel that does not repeat its
+bits differs whatever was filled. Finite fills must change no bit. NaN and Inf are a contract: what the adapter declares
+may leak is tried alone and reported, anything else that leaks is a failure.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from pagedbench.tensors.transfer import to_device
 from pagedbench.words import Verdict
 
 FillName = Literal["large", "NaN", "Inf"]
+CLEAN_REPEATS = 10
+"""Clean calls made again before an accusation; a kernel that differs on one call in ten is told by the base call, if
+that was the odd one, and by two in three of them else."""
 FILLS: dict[FillName, FillValue] = {"large": "large", "NaN": float("nan"), "Inf": float("inf")}
 _NAMES = {
     Region.TRASH: "the trash block",
@@ -49,6 +53,10 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.side} of {_NAMES[self.region]}"
+
+
+_Row = tuple[int, int, int]
+"""The first row (query token, head) that differs, and how many do."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,10 @@ class Leaks:
         leaks: list[_Leak] = []
         for fill in FILLS:
             tried = places if fill == "large" else [place for place in places if place not in declared]
-            leaks += _search(trial, tried, fill)
+            found = list(_search(trial, tried, fill))
+            if found and not leaks and (changed := trial.unsteady()):
+                return _unstable(context, changed)
+            leaks += found
         permitted = [leak for place in declared for leak in _search(trial, [place], "NaN")]
         return _result(context, places, leaks, declared, permitted)
 
@@ -112,8 +123,14 @@ class _Trial:
     def of(cls, context: CheckContext) -> _Trial:
         """With the clean call made."""
         decoys = image_of(context.scenario, context.layout, context.inputs, _DECOYS, context.device)
-        prepared = context.prepare(fill=_DECOYS, image=decoys)
-        return cls(context, copied(_run(context, prepared)), decoys)
+        return cls(context, copied(_clean(context, decoys)), decoys)
+
+    def unsteady(self) -> list[_Row]:
+        """The first row of each repeat of the clean call that has other bits. Nothing where bits are not compared."""
+        if not self.context.backend.traits_for(self.context.path).repeatable:
+            return []
+        repeats = (_shows(self.context, self.clean, _clean(self.context, self.decoys)) for _ in range(CLEAN_REPEATS))
+        return [row for row in repeats if row is not None]
 
     def output(self, fill: Fill) -> Output:
         """With other values in some regions, and decoys in the others."""
@@ -125,6 +142,10 @@ class _Trial:
 
 
 _DECOYS = Fill.regions()
+
+
+def _clean(context: CheckContext, decoys: torch.Tensor | None) -> Output:
+    return _run(context, context.prepare(fill=_DECOYS, image=decoys))
 
 
 def _run(context: CheckContext, prepared: Prepared) -> Output:
@@ -157,8 +178,8 @@ def _filled(places: Iterable[Place], fill: FillName) -> Fill:
     return Fill.regions(k, v)
 
 
-def _shows(context: CheckContext, clean: Output, filled: Output) -> tuple[int, int, int] | None:
-    """The first row (query token, head) that differs, and how many do; None if none does.
+def _shows(context: CheckContext, clean: Output, filled: Output) -> _Row | None:
+    """Where a call differs from the clean one; None if nowhere.
 
     Bitwise where the backend repeats itself, else by the row budget.
     """
@@ -204,6 +225,17 @@ def _result(
     # itself.
     verdict = Verdict.LEAK if any(len(leak.places) == 1 for leak in leaks) else Verdict.UNSTABLE
     return CheckResult("leaks", verdict, findings[0].message, findings, metrics, warnings)
+
+
+def _unstable(context: CheckContext, changed: list[_Row]) -> CheckResult:
+    row, head, _ = changed[0]
+    place = place_of(context.layout, row)
+    message = (
+        f"{place}, head {head}: the call does not repeat its bits with the same memory and the same fills "
+        f"({len(changed)} of {CLEAN_REPEATS} repeats differ), so that no leak can be told"
+    )
+    finding = Finding(message, place.sequence, place.query_token, head)
+    return CheckResult("leaks", Verdict.UNSTABLE, message, (finding,), {"repeats_changed": float(len(changed))})
 
 
 def _contract_words(declared: list[Place], permitted: list[_Leak]) -> tuple[str, ...]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pagedbench.backends.base import Traits
+from pagedbench.backends.base import Output, Traits
 from pagedbench.checks.base import CheckResult
 from pagedbench.checks.leaks import Leaks
 from pagedbench.faults.catalogue import find_fault
 from pagedbench.faults.kernel import FaultyBackend
 from pagedbench.scenario.model import Scenario
+from pagedbench.tensors.call import Call
 from pagedbench.words import AttnPath, Verdict
 from tests.checks.kernels import Plain, context
 from tests.tensors.cells import docs_decode, scenario
@@ -86,6 +87,31 @@ def test_a_kernel_that_does_not_repeat_itself_is_called_unstable_and_not_a_leak(
     kernel = backend("noise")
     kernel.calls = 2  # the noisy call is one in which everything is filled
     assert judged(docs_decode(), kernel).verdict is Verdict.UNSTABLE
+
+
+class OddCalls(FaultyBackend):
+    """Leaks nothing, but its calls of these numbers are off by a bit or two."""
+
+    def __init__(self, odd: set[int]) -> None:
+        super().__init__()
+        self.odd = odd
+
+    def _run(self, call: Call) -> Output:
+        right = super()._run(call)
+        return Output(right.out * 1.02, right.lse) if self.calls in self.odd else right
+
+
+def test_where_the_clean_call_was_the_noisy_one_nothing_is_accused_and_it_is_said_how_often_it_differs() -> None:
+    """One call in ten, the first: each comparison with it differs, whatever was filled."""
+    result = judged(docs_decode(), OddCalls({1}))
+    assert result.verdict is Verdict.UNSTABLE
+    assert "does not repeat its bits" in result.message
+    assert "10 of 10 repeats differ" in result.message
+    assert len(result.findings) == 1
+
+
+def test_a_leak_of_a_kernel_that_repeats_itself_stays_one() -> None:
+    assert judged(docs_decode(), backend("tail-leaks")).verdict is Verdict.LEAK
 
 
 def test_without_bitwise_repeats_the_row_budget_decides() -> None:
