@@ -20,12 +20,6 @@ def host_arrays(call: Call) -> HostArrays:
     )
 
 
-def locate(call: Call, sequence: torch.Tensor, position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Block id and offset within the block (int64) of the key at `position` of `sequence`; shapes broadcast."""
-    block_size = call.spec.block_size
-    return call.block_table[sequence, position // block_size].long(), position % block_size
-
-
 def query_positions(call: Call) -> torch.Tensor:
     """`(total_q,)` int64, the key that each query token is aligned with (bottom-right), on the device."""
     starts, total = call.cu_seqlens_q.long(), call.total_seqlens.long()

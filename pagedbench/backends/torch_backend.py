@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from pagedbench.backends.base import Availability, Backend, Output, Traits
-from pagedbench.backends.indices import host_arrays, locate
+from pagedbench.backends.indices import host_arrays
 from pagedbench.backends.torch_schedule import KeyStep, Schedule, StepSize, TileGroup, new_token_places, schedule
 from pagedbench.tensors.call import Call, CallSpec
 from pagedbench.words import AttnPath
@@ -22,8 +22,8 @@ from pagedbench.words import AttnPath
 # The most fp32 elements that one step holds (scores, gathered K and V): 16 MiB stay in a CPU's cache, a GPU wants more.
 STEP_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 26}
 
-# Reads the K and V of some tiles: (sequence (n,), key (n, c)) -> K (n, num_kv_heads, c, head_dim) fp32, V likewise.
-ReadKeys = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+# Reads the K and V of some tiles, sequence (n,) and keys (n, c): K (n, num_kv_heads, c, head_dim) fp32, V likewise.
+ReadKeys = Callable[[torch.Tensor, KeyStep], tuple[torch.Tensor, torch.Tensor]]
 
 
 class TorchBackend(Backend):
@@ -52,22 +52,22 @@ class TorchBackend(Backend):
         host, device = host_arrays(call), call.q.device
         queries, keys = host.cu_seqlens_q.numpy().astype(np.int64), host.cu_seqlens_k.numpy().astype(np.int64)
         room = StepSize.of(call.spec, STEP_ELEMENTS.get(device.type, STEP_ELEMENTS["cpu"]))
-        made = schedule(queries, np.diff(keys), call.spec.causal, call.spec.window_size, device, room)
-        if call.k_new is None or call.spec.path is AttnPath.VARLEN:
+        spec, gathered = call.spec, call.spec.path is AttnPath.VARLEN
+        block_size = None if gathered else spec.block_size
+        made = schedule(queries, np.diff(keys), spec.causal, spec.window_size, device, room, block_size)
+        if call.k_new is None or gathered:
             return made
         cached = host.cache_seqlens.numpy().astype(np.int64)
-        return replace(made, new_tokens=new_token_places(queries, cached, call.spec.block_size, device))
+        return replace(made, new_tokens=new_token_places(queries, cached, spec.block_size, device))
 
     def varlen(self, call: Call, plan: Schedule) -> Output:
         """Attention over `call.k`, `call.v`."""
         k, v = call.k, call.v
         if k is None or v is None:
             raise ValueError("the varlen path needs the gathered keys and values (call.k, call.v)")
-        starts = call.cu_seqlens_k.long()
 
-        def read(sequence: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            place = starts[sequence][:, None] + key
-            return _keys_of_heads(k, (place,)), _keys_of_heads(v, (place,))
+        def read(sequence: torch.Tensor, keys: KeyStep) -> tuple[torch.Tensor, torch.Tensor]:
+            return _keys_of_heads(k, keys.place), _keys_of_heads(v, keys.place)
 
         return attend(call, plan, read)
 
@@ -94,8 +94,9 @@ def append(call: Call, plan: Schedule) -> None:
 def paged_reader(call: Call) -> ReadKeys:
     """Reads keys through the block table, whatever strides the pool has."""
 
-    def read(sequence: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        place = locate(call, sequence[:, None], key)
+    def read(sequence: torch.Tensor, keys: KeyStep) -> tuple[torch.Tensor, torch.Tensor]:
+        column, offset = keys.place
+        place = (call.block_table[sequence[:, None], column].long(), offset)
         return _keys_of_heads(call.k_cache, place), _keys_of_heads(call.v_cache, place)
 
     return read
@@ -131,25 +132,18 @@ def attend(call: Call, plan: Schedule, read: ReadKeys) -> Output:
 
 @dataclass(frozen=True)
 class _Partial:
-    """Attention over some keys: the largest score, the sum of exp(score - peak), both `(n, h, g, r)`, and that sum with
-    each key's V, `(n, h, g, r, d)`."""
+    """Attention over some keys: the output `(n, h, g, r, d)` and the LSE `(n, h, g, r)`, −inf where a row sees none."""
 
-    peak: torch.Tensor
-    total: torch.Tensor
-    acc: torch.Tensor
+    out: torch.Tensor
+    lse: torch.Tensor
 
     def joined(self, other: _Partial) -> _Partial:
-        """Over the keys of both. A side without any visible key has a peak of -inf and weighs nothing."""
-        peak = torch.maximum(self.peak, other.peak)
-        shift = _shift(peak)
-        mine, theirs = torch.exp(self.peak - shift), torch.exp(other.peak - shift)
-        acc = self.acc * mine[..., None] + other.acc * theirs[..., None]
-        return _Partial(peak, self.total * mine + other.total * theirs, acc)
-
-
-def _shift(peak: torch.Tensor) -> torch.Tensor:
-    """What to take from scores before exp: the peak, made finite. exp(-inf - finite) is 0, where -inf - -inf is NaN."""
-    return peak.clamp(min=torch.finfo(peak.dtype).min)
+        """Over the keys of both. A side without any visible key weighs nothing."""
+        lse = torch.logaddexp(self.lse, other.lse)
+        # The shift is made finite: exp(-inf - finite) is 0, where -inf - -inf is NaN.
+        shift = lse.clamp(min=torch.finfo(lse.dtype).min)
+        mine, theirs = torch.exp(self.lse - shift), torch.exp(other.lse - shift)
+        return _Partial(self.out * mine[..., None] + other.out * theirs[..., None], lse)
 
 
 def _attend_tiles(call: Call, tiles: TileGroup, read: ReadKeys, out: torch.Tensor, lse: torch.Tensor) -> None:
@@ -167,28 +161,29 @@ def _attend_tiles(call: Call, tiles: TileGroup, read: ReadKeys, out: torch.Tenso
         so_far = part if so_far is None else so_far.joined(part)
     if so_far is None:
         return
-    row_lse = so_far.peak + torch.log(so_far.total)
-    # The largest score has a weight of 1, so that a total below 1 is that of a row without keys.
-    row_out = so_far.acc / so_far.total.clamp(min=1.0)[..., None]
+    row_out, row_lse = so_far.out.permute(0, 3, 1, 2, 4), so_far.lse.permute(0, 3, 1, 2)
     if call.v_scale != 1.0:
-        row_out *= call.v_scale
-    row_out, row_lse = row_out.permute(0, 3, 1, 2, 4), row_lse.permute(0, 3, 1, 2)
+        row_out = row_out * call.v_scale
     _store(call, tiles, row_out.flatten(2, 3), row_lse.flatten(2, 3), out, lse)
 
 
 def _attend_keys(call: Call, tiles: TileGroup, read: ReadKeys, q: torch.Tensor, keys: KeyStep) -> _Partial:
     """Attention of scaled queries `(n, h, g, r, d)` over some keys of each tile."""
-    k, v = read(tiles.sequence, keys.position)
+    k, v = read(tiles.sequence, keys)
     scores = _scores(call, tiles, q, k, keys)
-    peak = scores.amax(-1)
-    weights = scores.sub_((peak if keys.hidden is None else _shift(peak))[..., None]).exp_()
-    acc = torch.matmul(weights.flatten(2, 3), v).view(*peak.shape, v.shape[-1])
-    return _Partial(peak, weights.sum(-1), acc)
+    weights, peak = torch.softmax(scores, -1), scores.amax(-1)
+    lse = peak - torch.log(weights.amax(-1))
+    if keys.some_blind:  # 0 / 0, and -inf - NaN
+        none = peak == -torch.inf
+        weights.masked_fill_(none[..., None], 0.0)
+        lse.masked_fill_(none, -torch.inf)
+    out = torch.bmm(weights.flatten(2, 3).flatten(0, 1), v.flatten(0, 1))
+    return _Partial(out.view(*peak.shape, v.shape[-1]), lse)
 
 
 def _scores(call: Call, tiles: TileGroup, q: torch.Tensor, k: torch.Tensor, keys: KeyStep) -> torch.Tensor:
     """Masked scores `(n, h, g, r, c)` of scaled queries."""
-    scores = torch.matmul(q.flatten(2, 3), k.transpose(2, 3)).view(*q.shape[:4], k.shape[2])
+    scores = torch.bmm(q.flatten(2, 3).flatten(0, 1), k.flatten(0, 1).transpose(1, 2)).view(*q.shape[:4], k.shape[2])
     if call.spec.softcap is not None:
         scores = call.spec.softcap * torch.tanh(scores / call.spec.softcap)
     if call.alibi_slopes is not None:

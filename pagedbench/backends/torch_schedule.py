@@ -39,7 +39,8 @@ class TileGroup:
     `sequence` `(n,)`; `rows` `(n, r)` query token of each row, an index into `q`; `position` `(n, r)` its place among
     the keys (the key it is aligned with); `visible_from`, `visible_to` `(n, r)` the half-open range of keys it sees;
     `first_key`, `last_key` `(n,)` the range, both ends included, that any row of the tile sees; `span` the longest
-    such range, which is worked through `step` keys at a time. `real` `(m,)` are the rows that are not padding, as
+    such range, which is worked through `step` keys at a time. `key_start` `(n,)` is the sequence's first among gathered
+    keys, `block_size` that of the table, None for gathered keys. `real` `(m,)` are the rows that are not padding, as
     indices into the flattened `(n * r)`; None where no row is. `whole`: the rows are all query tokens of the batch, in
     their order. `few`: the keys, where they are one step and few.
     """
@@ -51,7 +52,9 @@ class TileGroup:
     visible_to: torch.Tensor
     first_key: torch.Tensor
     last_key: torch.Tensor
+    key_start: torch.Tensor
     real: torch.Tensor | None
+    block_size: int | None
     span: int
     step: int
     whole: bool
@@ -63,25 +66,39 @@ class TileGroup:
             return self.few
         limits = (self.visible_from, self.visible_to, self.first_key, self.last_key)
         places = torch.arange(offsets.start, offsets.stop, device=self.rows.device)
-        return KeyStep(*_positions_and_hidden(limits, places, torch.minimum))
+        position, hidden = _positions_and_hidden(limits, places, torch.minimum)
+        return KeyStep(position, _place(position, self.key_start, self.block_size), hidden, some_blind=True)
 
 
 @dataclass(frozen=True)
 class KeyStep:
-    """Some keys of a group's tiles: `position` `(n, c)` int64, the last visible one in place of those behind it, and
-    which of them each row does not see, `hidden` `(n, r, c)` bool; None where every row sees all."""
+    """Some keys of a group's tiles.
+
+    `position` `(n, c)` int64, the last visible one in place of those behind it; `place`, likewise, is the index among
+    gathered keys, or the column of the block table and the offset in the block. `hidden` `(n, r, c)` bool: not seen by
+    that row; None where every row sees all. `some_blind`: a row may see none of them.
+    """
 
     position: torch.Tensor
+    place: tuple[torch.Tensor, ...]
     hidden: torch.Tensor | None
+    some_blind: bool
 
 
 def _positions_and_hidden(limits: tuple[_T, _T, _T, _T], offsets: _T, minimum: Callable[[_T, _T], _T]) -> tuple[_T, _T]:
-    """Both of `KeyStep` from `visible_from`, `visible_to` `(n, r)`, `first_key` and `last_key` `(n,)`; arrays of either
+    """As in `KeyStep`, from `visible_from`, `visible_to` `(n, r)`, `first_key` and `last_key` `(n,)`; arrays of either
     library."""
     visible_from, visible_to, first_key, last_key = limits
     key = first_key[:, None] + offsets
     hidden = (key[:, None] < visible_from[:, :, None]) | (key[:, None] >= visible_to[:, :, None])
     return minimum(key, last_key[:, None]), hidden
+
+
+def _place(position: _T, key_start: _T, block_size: int | None) -> tuple[_T, ...]:
+    """As in `KeyStep`."""
+    if block_size is None:
+        return (key_start[:, None] + position,)
+    return position // block_size, position % block_size
 
 
 @dataclass(frozen=True)
@@ -131,10 +148,11 @@ def schedule(
     window_size: tuple[int, int],
     device: torch.device,
     step_size: StepSize,
+    block_size: int | None,
 ) -> Schedule:
     """The tile groups of a batch. Rows that see no key are in no tile.
 
-    `cu_seqlens_q` `(batch + 1,)`, `seqlens_k` `(batch,)` keys after any append.
+    `cu_seqlens_q` `(batch + 1,)`, `seqlens_k` `(batch,)` keys after any append. `block_size` is None for gathered keys.
     """
     tiles = _tiles(cu_seqlens_q[1:] - cu_seqlens_q[:-1])
     widest, longest = int(tiles.count.max(initial=0)), int(seqlens_k.max(initial=0))
@@ -142,7 +160,7 @@ def schedule(
     groups: list[TileGroup] = []
     for rows_padded, members in _by_size(tiles.count, together):
         group = _Rows.of(tiles.take(members), rows_padded, cu_seqlens_q, seqlens_k, causal, window_size)
-        groups += group.split_by_span(device, step_size, together)
+        groups += group.split_by_span(device, step_size, block_size, together)
     in_tiles = sum(group.rows.numel() if group.real is None else len(group.real) for group in groups)
     blind = in_tiles < int(cu_seqlens_q[-1])
     if len(groups) == 1 and groups[0].real is None and not blind:  # and a group's tiles are in the batch's order
@@ -201,6 +219,7 @@ class _Rows:
     position: IntArray
     visible_from: IntArray
     visible_to: IntArray
+    key_start: IntArray
     padding: NDArray[np.bool_]
 
     @classmethod
@@ -229,10 +248,13 @@ class _Rows:
             position=position,
             visible_from=np.minimum(np.maximum(visible_from, 0), keys),
             visible_to=np.minimum(np.maximum(visible_to, 0), keys),
+            key_start=(np.cumsum(seqlens_k) - seqlens_k)[tiles.sequence],
             padding=offset >= tiles.count[:, None],
         )
 
-    def split_by_span(self, device: torch.device, step_size: StepSize, together: bool) -> list[TileGroup]:
+    def split_by_span(
+        self, device: torch.device, step_size: StepSize, block_size: int | None, together: bool
+    ) -> list[TileGroup]:
         """Groups of tiles that see about the same number of keys; tiles that see none are dropped."""
         span = self.visible_to.max(axis=1) - self.visible_from.min(axis=1)
         seeing = np.flatnonzero(span > 0)
@@ -241,10 +263,13 @@ class _Rows:
             many = step_size.tiles(self.rows.shape[1], longest)
             step = step_size.keys(self.rows.shape[1], longest)
             members = seeing[found]
-            groups += [self._group(members[i : i + many], longest, step, device) for i in range(0, len(members), many)]
+            parts = (members[start : start + many] for start in range(0, len(members), many))
+            groups += [self._group(part, longest, step, block_size, device) for part in parts]
         return groups
 
-    def _group(self, members: IntArray, span: int, step: int, device: torch.device) -> TileGroup:
+    def _group(
+        self, members: IntArray, span: int, step: int, block_size: int | None, device: torch.device
+    ) -> TileGroup:
         visible_from, visible_to = self.visible_from[members], self.visible_to[members]
         first_key, last_key = visible_from.min(axis=1), visible_to.max(axis=1) - 1
         arrays = {
@@ -255,15 +280,23 @@ class _Rows:
             "visible_to": visible_to,
             "first_key": first_key,
             "last_key": last_key,
+            "key_start": self.key_start[members],
         }
-        padding, hidden = self.padding[members], None
+        padding, few = self.padding[members], None
         if padding.any():
             arrays["real"] = np.flatnonzero(~padding)
         if span <= step and visible_to.size * span <= _FEW:
             limits = (visible_from, visible_to, first_key, last_key)
-            arrays["few"], unseen = _positions_and_hidden(limits, np.arange(span), np.minimum)
-            hidden = to_device(unseen, device) if unseen.any() else None
+            position, hidden = _positions_and_hidden(limits, np.arange(span), np.minimum)
+            few = _on_device(position, _place(position, arrays["key_start"], block_size), hidden, device)
         placed = dict(zip(arrays, all_to_device(list(arrays.values()), device), strict=True))
-        real, few = placed.pop("real", None), placed.pop("few", None)
-        keys = None if few is None else KeyStep(few, hidden)
-        return TileGroup(**placed, real=real, span=span, step=step, whole=False, few=keys)
+        real = placed.pop("real", None)
+        return TileGroup(**placed, real=real, block_size=block_size, span=span, step=step, whole=False, few=few)
+
+
+def _on_device(
+    position: IntArray, place: tuple[IntArray, ...], hidden: NDArray[np.bool_], device: torch.device
+) -> KeyStep:
+    positions, *places = all_to_device([position, *place], device)
+    some = to_device(hidden, device) if hidden.any() else None
+    return KeyStep(positions, tuple(places), some, some_blind=bool(hidden.all(-1).any()))

@@ -14,13 +14,14 @@ A function takes any of these arguments, **by name**, and none needs a default:
 | `max_seqlen_q`, `max_seqlen_k` | int |
 | `softmax_scale`, `causal`, `window_size`, `softcap`, `sinks`, `alibi_slopes`, `num_splits` | as in the scenario; `(-1, -1)`, None, None, None and 0 when off |
 | `k_scale`, `v_scale` | float, for fp8 |
-| `out` | memory for the output, `(total_q, num_heads, head_dim_v)`, or None |
+| `out` | memory for the output, `(total_q, num_heads, head_dim_v)` in the output's dtype, or None |
 | `plan` | what the decorator's `plan` returned |
 | `call` | the whole `Call` |
 
-It returns the output in the dtype of `out`, or `(output, lse)`; both may have a batch and a query dimension or one for
-all query tokens. An argument that a function does not take is a feature that it does not have: scenarios with a window
-are skipped for a function without `window_size`.
+It returns the output, or `(output, lse)`, the LSE in fp32; both may have a batch and a query dimension or one for all
+query tokens. The output's dtype is `call.spec.out_dtype`: that of `q`, and where `q` is fp8 the scenario's
+`attention.dtype`, bfloat16 if it names none. An argument that a function does not take is a feature that it does not
+have: scenarios with a window are skipped for a function without `window_size`.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -191,6 +193,19 @@ class UserBackend(Backend):
     def paths(self) -> tuple[AttnPath, ...]:
         """The paths that there are functions for."""
         return tuple(path for path in AttnPath if path in self._kernels)
+
+    def function_for(self, path: AttnPath) -> tuple[Path, str, list[str]]:
+        """For a script that calls it: the file of the function for `path`, its name there, and the arguments it
+        takes. Raises UsageError for a function that is in no file."""
+        kernel = self._kernels[path]
+        kinds = {parameter.kind for parameter in inspect.signature(kernel.function).parameters.values()}
+        left_out = {"call", "plan"} if inspect.Parameter.VAR_KEYWORD in kinds else set()
+        wanted = [name for name in ARGUMENTS[path] if name in kernel.arguments - left_out]
+        code = getattr(kernel.function, "__globals__", {})
+        file, names = code.get("__file__"), [name for name, value in code.items() if value is kernel.function]
+        if file is None or not names:
+            raise UsageError(f"{kernel.name} is no function of a file, so that a script cannot import it")
+        return Path(file), names[0], wanted
 
     def available(self, device: str) -> Availability:
         """Where the decorator says that it runs."""
