@@ -25,20 +25,17 @@ def command(
 ) -> None:
     """Write a script that shows the failure without pagedbench. Shrink the scenario first: the script is as long."""
     from pagedbench.backends.registry import parse_target
+    from pagedbench.cli.naming import only_scenario
     from pagedbench.errors import UsageError
     from pagedbench.layout.build import build_layout
     from pagedbench.runner.repro import script
-    from pagedbench.scenario.loader import load_scenarios
-    from pagedbench.words import AttnPath
 
-    (first, *others) = load_scenarios([scenario])
-    if others:
-        raise UsageError(f"{scenario} holds {len(others) + 1} scenarios", "name one, or write it to a file of its own")
+    first = only_scenario(scenario)
     target = parse_target(backend)
     if target.backend is None:
         raise UsageError(f"{backend!r} names a path, no backend", f"say --path {backend}")
-    chosen = target.path or (AttnPath(path) if path else target.backend.paths[0])
-    call = _call(target.backend, backend, first, chosen)
+    chosen = target.path or _path(target.backend, backend, path)
+    call = _call(target.backend, first, chosen)
     title = f"{first.name} on {target.backend.name}:{chosen}. {first.about}".strip()
     text = script(first, build_layout(first), chosen, call, title)
     if output is None:
@@ -48,16 +45,27 @@ def command(
         typer.echo(f"saved as {output}", err=True)
 
 
-def _call(backend: Backend, named: str, scenario: Scenario, path: AttnPath) -> KernelCall:
-    import inspect
+def _path(backend: Backend, named: str, path: str | None) -> AttnPath:
+    """The path asked for, or the backend's first. UsageError with the choices for one that it does not have."""
+    from pagedbench.errors import UsageError
 
+    known = {str(own): own for own in backend.paths}
+    if not known:
+        raise UsageError(f"{named} cannot be used: {backend.available('cpu').reason or 'it has no path'}")
+    if path is not None and path not in known:
+        raise UsageError(f"{named} has no path {path!r}", f"it has {', '.join(known)}")
+    return known[path] if path is not None else backend.paths[0]
+
+
+def _call(backend: Backend, scenario: Scenario, path: AttnPath) -> KernelCall:
+    from pagedbench.backends.user import UserBackend
+    from pagedbench.errors import UsageError
     from pagedbench.runner.repro import function_call, library_call
 
-    if ".py" not in named:
-        return library_call(backend.name, scenario, path)
-    file, _, function = named.partition(".py:")
-    module = Path(f"{file}.py")
-    from pagedbench.backends.files import load_module
-
-    name = function.split(":")[0] or path.value.replace("-", "_")
-    return function_call(module, name, list(inspect.signature(getattr(load_module(str(module)), name)).parameters))
+    if isinstance(backend, UserBackend):
+        return function_call(*backend.function_for(path))
+    if ".py" in backend.name:
+        raise UsageError(
+            f"{backend.name} is a Backend class, which needs pagedbench", "repro can call a plain function of a file"
+        )
+    return library_call(backend.name, scenario, path)

@@ -34,16 +34,14 @@ def command(
     """
     from dataclasses import replace
 
+    from pagedbench.cli.naming import only_scenario
     from pagedbench.errors import UsageError
     from pagedbench.runner.pool import WorkerOptions, Workers
     from pagedbench.runner.shrink import shrink
     from pagedbench.scenario.dump import dumps
-    from pagedbench.scenario.loader import load_scenarios
     from pagedbench.words import ExitCode
 
-    (first, *others) = load_scenarios([scenario])
-    if others:
-        raise UsageError(f"{scenario} holds {len(others) + 1} scenarios", "name one, or write it to a file of its own")
+    first = only_scenario(scenario)
     with Workers(WorkerOptions(device, timeout)) as workers:
         (target, *more) = workers.resolve([backend], [path] if path else [])
         if more or len(target.paths) != 1:

@@ -22,6 +22,10 @@ _VARLEN_ARGUMENTS = "q, k, v, cu_seqlens_q, cu_seqlens_k, max(query_lens), max(t
 _KVCACHE_ARGUMENTS = "q, k_cache, v_cache, {new}cache_seqlens=cache_seqlens, {table}=block_table, softmax_scale=scale"
 
 
+_EXAMPLE = "q, k_cache, v_cache, block_table, softmax_scale, ..."
+_ANYWAY = "else send the scenario itself: `pagedbench check FILE` shows the failure"
+
+
 @dataclass(frozen=True)
 class KernelCall:
     """How a script calls a kernel: the import, the expression, whether it appends the new tokens itself, and whether a
@@ -76,10 +80,13 @@ def function_call(file: Path, function: str, arguments: Sequence[str]) -> Kernel
         "k_scale": "1.0",
         "v_scale": "1.0",
         "out": "None",
-        "plan": "None",
     }
-    if "call" in arguments:
-        raise UsageError(f"{function} takes the tool's own `call`", "a script without pagedbench has none")
+    for own, what in (("call", "`call`"), ("plan", "`plan`")):
+        if own in arguments:
+            raise UsageError(
+                f"{function} takes the tool's own {what}, which a script without pagedbench does not have",
+                f"write a function beside it that takes what it needs by name ({_EXAMPLE}) and name that one",
+            )
     passed = ", ".join(f"{name}={given.get(name, name)}" for name in arguments)
     imports = f"import sys\n\nsys.path.insert(0, {str(file.resolve().parent)!r})\nfrom {file.stem} import {function}"
     return KernelCall(imports, f"{function}({passed})", {"k_new", "v_new"} <= set(arguments), gives_lse=True)
@@ -105,15 +112,15 @@ def script(scenario: Scenario, layout: BatchLayout, path: AttnPath, call: Kernel
 
 def _refuse(scenario: Scenario) -> None:
     spec = scenario.attention
-    reasons = {
-        "fp8": "float8" in spec.kv_dtype or "float8" in spec.q_dtype,
-        "ALiBi": spec.alibi_slopes is not None,
-        "overridden arrays": bool(scenario.override.values),
-        "padding rows": scenario.batch.padding_rows > 0,
-    }
-    for what, there in reasons.items():
+    refusals = (
+        ("fp8", "float8" in spec.kv_dtype or "float8" in spec.q_dtype, "give kv_dtype and q_dtype 16 bits"),
+        ("ALiBi", spec.alibi_slopes is not None, "take attention.alibi out, as `pagedbench shrink` tries"),
+        ("overridden arrays", bool(scenario.override.values), "take `override` out"),
+        ("padding rows", scenario.batch.padding_rows > 0, "take batch.padding_rows out, as `pagedbench shrink` tries"),
+    )
+    for what, there, without in refusals:
         if there:
-            raise UsageError(f"repro cannot write a script with {what}", "shrink the scenario first, or leave it out")
+            raise UsageError(f"repro cannot write a script with {what}", f"if it fails without: {without}; {_ANYWAY}")
 
 
 def _facts(scenario: Scenario, layout: BatchLayout, call: KernelCall) -> str:
