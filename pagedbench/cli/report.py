@@ -12,7 +12,7 @@ from pagedbench.cli import options as o
 
 def command(
     records: Annotated[
-        list[Path], typer.Argument(help="Files of records, or folders of them (*.jsonl).", show_default=False)
+        list[Path], typer.Argument(help="Files of records, or folders of them (*.jsonl, *.jsonl.gz).", show_default=False)
     ],
     require: o.Require = None,
     strict: o.Strict = False,
@@ -61,8 +61,8 @@ def _files(named: list[Path]) -> list[Path]:
 
     files: list[Path] = []
     for path in named:
-        inside = sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
+        inside = sorted([*path.rglob("*.jsonl"), *path.rglob("*.jsonl.gz")]) if path.is_dir() else [path]
         if not inside:
-            raise UsageError(f"{path} holds no records", "records are *.jsonl files, as --json writes them")
+            raise UsageError(f"{path} holds no records", "records are *.jsonl files, as --json writes them, also in gzip")
         files += inside
     return files

@@ -7,8 +7,10 @@ one `fsync`, so that `kill -9` loses at most the cell in flight; a torn last lin
 
 from __future__ import annotations
 
+import gzip
 import os
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -23,14 +25,16 @@ def partial_path(file: Path) -> Path:
 
 
 def read_records(file: Path) -> list[CellRecord]:
-    """All records of a JSON Lines file, in order. A last line without its line break was torn and is dropped.
+    """All records of a JSON Lines file, in order; of one in gzip (`.gz`), too. A last line without its line break was
+    torn and is dropped.
 
     Raises `UsageError` when the file cannot be read, or a whole line is no record (with its number).
     """
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+        data = file.read_bytes()
+        text = (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8", errors="replace")
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
     return list(_parse(file, text))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import subprocess
@@ -56,6 +57,17 @@ def test_a_torn_last_line_is_dropped_and_a_broken_line_before_it_is_named(tmp_pa
     file.write_text(whole + "{}\n" + whole)
     with pytest.raises(UsageError, match=r"records\.jsonl:2: not a record"):
         read_records(file)
+
+
+def test_records_are_read_from_gzip_and_a_broken_one_is_a_usage_error(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl.gz"
+    packed = gzip.compress((record("a").to_json() + "\n" + record("b").to_json() + "\n").encode())
+    file.write_bytes(packed)
+    assert names(read_records(file)) == ["a", "b"]
+    for broken in (packed[:-20], b"no gzip", packed[:40] + b"\0" * 30):
+        file.write_bytes(broken)
+        with pytest.raises(UsageError, match="cannot read"):
+            read_records(file)
 
 
 def test_kill_9_loses_nothing_that_was_appended_and_the_old_file_stays(tmp_path: Path) -> None:
