@@ -12,7 +12,8 @@ from pagedbench.cli import options as o
 
 def command(
     records: Annotated[
-        list[Path], typer.Argument(help="Files of records, or folders of them (*.jsonl, *.jsonl.gz).", show_default=False)
+        list[Path],
+        typer.Argument(help="Files of records (*.jsonl, *.jsonl.gz), or folders of them.", show_default=False),
     ],
     require: o.Require = None,
     strict: o.Strict = False,
@@ -63,6 +64,6 @@ def _files(named: list[Path]) -> list[Path]:
     for path in named:
         inside = sorted([*path.rglob("*.jsonl"), *path.rglob("*.jsonl.gz")]) if path.is_dir() else [path]
         if not inside:
-            raise UsageError(f"{path} holds no records", "records are *.jsonl files, as --json writes them, also in gzip")
+            raise UsageError(f"{path} holds no records", "records are *.jsonl files, as --json writes them")
         files += inside
     return files
