@@ -122,5 +122,5 @@ HtmlFile = Annotated[Path | None, _file("--html", "A self-contained page.")]
 SarifFile = Annotated[Path | None, _file("--sarif", "SARIF for code scanning.")]
 PlotFile = Annotated[
     Path | None,
-    _file("--plot", "Charts of times, footprints of failures: files named after this (.png, .svg)."),
+    _file("--plot", "Charts of times, footprints of failures: files named after this, in its form (.png, .svg, .pdf)."),
 ]

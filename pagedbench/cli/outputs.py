@@ -12,7 +12,8 @@ from pathlib import Path
 
 from pagedbench.errors import UsageError
 from pagedbench.report.csvfile import csv_table
-from pagedbench.report.plots import plot_cells, require_matplotlib
+from pagedbench.report.footprint_drawing import write_picture
+from pagedbench.report.plots import plot_cells, require_matplotlib, require_picture_form
 from pagedbench.results.record import CellRecord
 from pagedbench.results.store import write_text
 
@@ -45,6 +46,7 @@ class OutputFiles:
         """Make the folders. Raises `UsageError` for what could not be written: before a long run, not after it."""
         if self.plot is not None:
             require_matplotlib()
+            require_picture_form(self.plot)
         for file in (self.json, self.csv, self.plot, *(getattr(self, form) for form in _FORMS)):
             if file is None:
                 continue
@@ -81,7 +83,6 @@ def _draw(records: Sequence[CellRecord], file: Path) -> None:
     for record in records:
         for name, svg in record.pictures.items():
             cell = re.sub(r"[^A-Za-z0-9.=-]+", "-", f"{name}-{record.scenario}-{record.target}")
-            drawn.append(file.with_name(f"{file.stem}-{cell}.svg"))
-            write_text(drawn[-1], svg)
+            drawn.append(write_picture(svg, file.with_name(f"{file.stem}-{cell}{file.suffix or '.png'}")))
     for picture in drawn:
         print(f"drawn: {picture}", file=sys.stderr)

@@ -1,6 +1,6 @@
 """The footprint as a picture: for the rows of one sequence, the slots they should read against those they read.
 
-Needs matplotlib (extra `plot`). What is drawn is what `checks/footprint_locate.py` found.
+Needs matplotlib (extra `plot`). What is drawn is what `checks/footprint_locate.py` found; how, `footprint_drawing.py`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,10 +16,8 @@ from pagedbench.checks.footprint import first_deviation, read_slots_of, worst_se
 from pagedbench.checks.footprint_locate import Reads
 from pagedbench.errors import PagedbenchError
 from pagedbench.layout.batch import BatchLayout
+from pagedbench.report.footprint_drawing import Drawing, draw
 
-# What a field shows: nothing, a key read as it must, missed, read more than once, read though it must not be.
-_COLOURS = ("#f4f4f2", "#9fb8cc", "#d1495b", "#edae49", "#6a3d9a")
-_LABELS = ("not read", "read, as it must be", "missed", "read more than once", "must not be read, but is")
 _MOST_SLOTS = 4096
 _MOST_ROWS = 64
 
@@ -78,46 +75,15 @@ def save_footprint(
         raise PagedbenchError(
             f"a picture of {num_slots:,} slots shows nothing", f"use a scenario of at most {_MOST_SLOTS:,} slots"
         )
-    matrix = footprint_matrix(reads, own_slots, num_slots, head)
     wanted = footprint_matrix(_as_wanted(reads), own_slots, num_slots, head)
-    figure = _draw(layout, [wanted, matrix], title or f"sequence {sequence}, head {head}")
-    figure.savefig(file, dpi=160, format="svg" if isinstance(file, io.StringIO) else None)
+    read = footprint_matrix(reads, own_slots, num_slots, head)
+    title = title or f"sequence {sequence}, head {head}"
+    drawing = Drawing(title, layout.num_blocks, layout.block_size, (wanted, read))
+    if isinstance(file, io.StringIO):
+        draw(drawing).savefig(file, format="svg", metadata={"Description": drawing.packed()})
+    else:
+        draw(drawing).savefig(file, dpi=160)
 
 
 def _as_wanted(reads: Reads) -> Reads:
     return Reads(reads.wanted, reads.wanted.astype(np.float64))
-
-
-def _draw(layout: BatchLayout, panels: Sequence[np.ndarray], title: str) -> Any:
-    try:
-        from matplotlib.colors import ListedColormap
-        from matplotlib.figure import Figure
-        from matplotlib.patches import Patch
-    except ImportError as error:
-        raise PagedbenchError("a picture needs matplotlib", "pip install 'pagedbench[plot]'") from error
-    rows, slots = panels[0].shape
-    figure = Figure(figsize=(min(16.0, 5 + slots / 32), 2.4 + 0.2 * rows), layout="constrained")
-    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-    colours = ListedColormap(_COLOURS)
-    for axis, panel, name in zip(axes, panels, ("expected", "read"), strict=True):
-        axis.imshow(panel, aspect="auto", cmap=colours, vmin=0, vmax=len(_COLOURS) - 1, interpolation="nearest")
-        _grid(axis, layout, rows, name)
-    axes[-1].set_xlabel("physical block")
-    present = [index for index in range(len(_COLOURS)) if any((panel == index).any() for panel in panels)]
-    handles = [Patch(facecolor=_COLOURS[i], edgecolor="#888888", label=_LABELS[i]) for i in present]
-    figure.suptitle(title, fontsize=10)
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8, frameon=False)
-    return figure
-
-
-def _grid(axis: Any, layout: BatchLayout, rows: int, name: str) -> None:
-    """Block edges as lines, block ids as labels, query tokens on the left."""
-    size = layout.block_size
-    blocks = np.arange(layout.num_blocks)
-    step = max(1, len(blocks) // 24)
-    axis.set_xticks(blocks[::step] * size + (size - 1) / 2, [str(b) for b in blocks[::step]], fontsize=7)
-    for edge in blocks[1:]:
-        axis.axvline(edge * size - 0.5, color="#ffffff", linewidth=1.5)
-    shown = np.arange(0, rows, max(1, rows // 16))
-    axis.set_yticks(shown, [str(row) for row in shown], fontsize=7)
-    axis.set_ylabel(f"{name}\nquery token", fontsize=8)

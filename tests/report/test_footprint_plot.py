@@ -12,6 +12,7 @@ from pagedbench.errors import PagedbenchError
 from pagedbench.faults.catalogue import find_fault
 from pagedbench.faults.kernel import FaultyBackend
 from pagedbench.layout.build import build_layout
+from pagedbench.report.footprint_drawing import write_picture
 from pagedbench.report.footprint_plot import footprint_matrix, footprint_svg, save_footprint
 from tests.checks.kernels import context
 from tests.tensors.cells import docs_decode, scenario
@@ -38,6 +39,29 @@ def test_a_failing_cell_gets_its_picture_as_svg_and_a_right_one_none() -> None:
     assert picture is not None
     assert "<svg" in picture
     assert footprint_svg(context(docs_decode(), FaultyBackend())) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "begins"),
+    [
+        ("a.png", "a.png", b"\x89PNG"),
+        ("a", "a.png", b"\x89PNG"),
+        ("a.pdf", "a.pdf", b"%PDF"),
+        ("a.svg", "a.svg", b"<?xml"),
+    ],
+)
+def test_the_picture_of_a_record_is_written_in_the_form_asked_for(
+    tmp_path: Path, name: str, written: str, begins: bytes
+) -> None:
+    svg = footprint_svg(context(docs_decode(), FaultyBackend(find_fault("block-skipped"))))
+    assert svg is not None
+    file = write_picture(svg, tmp_path / name)
+    assert file.name == written
+    assert file.read_bytes().startswith(begins)
+
+
+def test_a_picture_that_cannot_be_drawn_again_is_written_as_what_it_is(tmp_path: Path) -> None:
+    assert write_picture("<svg/>", tmp_path / "old.png").name == "old.svg"
 
 
 def test_a_huge_pool_is_refused(tmp_path: Path) -> None:
