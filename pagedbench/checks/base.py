@@ -23,7 +23,7 @@ from pagedbench.oracle.as_given import as_given
 from pagedbench.oracle.reference import Reference, reference
 from pagedbench.scenario.model import Scenario
 from pagedbench.tensors.inputs import LogicalInputs, random_inputs
-from pagedbench.tensors.prepare import Fill, Prepared, image_of, prepare
+from pagedbench.tensors.prepare import Fill, Prepared, image_of, prepare, small_image_of
 from pagedbench.words import AttnPath, Verdict
 
 
@@ -136,6 +136,14 @@ class CheckContext:
             fill=chosen,
             image=self._image[1] if own and self._image[0] is poison else image,
         )
+
+    def prepare_variant(self, layout: BatchLayout, inputs: LogicalInputs | None = None) -> Prepared:
+        """A fresh call on a variant of the batch that every cell of the scenario runs: the next cell's is a copy."""
+        numbers = self.inputs if inputs is None else inputs
+        if numbers is self.inputs and self._has_own_slots(layout, self.poison):
+            return self.prepare(layout=layout)
+        image = small_image_of(self.scenario, layout, numbers, self.poison, self.device)
+        return self.prepare(layout=layout, inputs=numbers, image=image)
 
     def _has_own_slots(self, layout: BatchLayout, fill: Fill) -> bool:
         """Whether every slot holds under a layout what it holds under the context's own."""

@@ -21,8 +21,10 @@ from pagedbench.checks.reorder import Rearranged, chosen, copies
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.layout.variants import moved, widened, with_padding
 from pagedbench.oracle.reference import attention_flops
-from pagedbench.scenario.model import AUTO_SPLITS, Padding
+from pagedbench.scenario.model import AUTO_SPLITS, Padding, Scenario
 from pagedbench.tensors.call import CallSpec
+from pagedbench.tensors.identity import kept
+from pagedbench.tensors.inputs import LogicalInputs
 from pagedbench.tensors.prepare import call_spec
 from pagedbench.words import AttnPath
 
@@ -33,6 +35,7 @@ SMALL_FLOPS = {"cpu": 1e8, "cuda": 1e11}
 EXTRA_COLUMNS = 3
 SPLITS = (AUTO_SPLITS, 1, 3)
 COPIES = 3
+MOST_KEPT_BYTES = 4 << 20
 WIDER = "wider table"
 _PADDINGS: tuple[Padding, ...] = (-1, 0, "num_blocks", "decoy")
 
@@ -84,8 +87,16 @@ def _repeats(context: CheckContext) -> Variation:
 
 def _tables(context: CheckContext) -> Iterator[Variation]:
     """The same keys through another table."""
-    layout, traits = context.layout, context.backend.traits_for(context.path)
+    traits = context.backend.traits_for(context.path)
     cuts_stay = not traits.splits_from_capacity or context.scenario.attention.num_splits == 1
+    for name, other in _other_tables(context.scenario, context.layout):
+        if _supported(context, other):
+            yield Variation(name, traits.repeatable and (name != WIDER or cuts_stay), _on(context, other))
+
+
+@kept(0, many=4, small=lambda scenario, layout: layout.is_small)
+def _other_tables(scenario: Scenario, layout: BatchLayout) -> list[tuple[str, BatchLayout]]:
+    """The same batch through other tables, by name."""
     others: list[tuple[str, BatchLayout]] = []
     if layout.num_blocks > 1:
         others.append(("moved blocks", moved(layout, seed=1)))
@@ -93,27 +104,37 @@ def _tables(context: CheckContext) -> Iterator[Variation]:
     others += [
         (f"padding {kind}", with_padding(layout, kind))
         for kind in (_PADDINGS if unused.any() else ())
-        if kind != context.scenario.cache.padding and not (kind == 0 and layout.num_blocks == 0)
+        if kind != scenario.cache.padding and not (kind == 0 and layout.num_blocks == 0)
     ]
     others.append((WIDER, widened(layout, layout.max_blocks_per_seq + EXTRA_COLUMNS)))
-    for name, other in others:
-        if _supported(context, other):
-            yield Variation(name, traits.repeatable and (name != WIDER or cuts_stay), _on(context, other))
+    return others
 
 
 def _on(context: CheckContext, layout: BatchLayout) -> Callable[[], Iterator[Answer]]:
     def run() -> Iterator[Answer]:
-        yield Answer(context.execute(layout=layout).output)
+        yield Answer(context.execute(context.prepare_variant(layout)).output)
 
     return run
 
 
 def _mates(context: CheckContext) -> Iterator[Variation]:
     """Other sequences beside, or in another order; one and the same several times."""
-    layout, inputs = context.layout, context.inputs
+    bitwise = context.backend.traits_for(context.path).batch_invariant
+    for name, other in _other_batches(context.layout, context.inputs):
+        if _supported(context, other.layout):
+            yield Variation(name, bitwise, _rearranged(context, other))
+
+
+def _few_numbers(layout: BatchLayout, inputs: LogicalInputs) -> bool:
+    return layout.is_small and inputs.q.nbytes + inputs.k.nbytes + inputs.v.nbytes <= MOST_KEPT_BYTES
+
+
+@kept(0, many=2, small=_few_numbers)
+def _other_batches(layout: BatchLayout, inputs: LogicalInputs) -> list[tuple[str, Rearranged]]:
+    """Sequences of the batch in other company, by name."""
     live = np.flatnonzero(~layout.dead & (layout.query_lens > 0)).tolist()
     if not live:
-        return
+        return []
     longest = max(live, key=lambda sequence: int(layout.total_seqlens[sequence]))
     others: list[tuple[str, Rearranged]] = []
     if len(live) > 1:
@@ -123,17 +144,14 @@ def _mates(context: CheckContext) -> Iterator[Variation]:
         ]
         others.append(("batch in reverse order", chosen(layout, inputs, live[::-1])))
     others.append((f"sequence {longest} {COPIES} times in one batch", copies(layout, inputs, longest, COPIES)))
-    bitwise = context.backend.traits_for(context.path).batch_invariant
-    for name, other in others:
-        if _supported(context, other.layout):
-            yield Variation(name, bitwise, _rearranged(context, other))
+    return others
 
 
 def _rearranged(context: CheckContext, other: Rearranged) -> Callable[[], Iterator[Answer]]:
     """Runs another batch; copies of a sequence answer one after the other."""
 
     def run() -> Iterator[Answer]:
-        output = context.execute(layout=other.layout, inputs=other.inputs).output
+        output = context.execute(context.prepare_variant(other.layout, other.inputs)).output
         times, lse = int(np.bincount(other.tokens).max()), output.lse
         for tokens in np.split(np.arange(len(other.tokens)), times):
             rows = slice(tokens[0], tokens[-1] + 1)

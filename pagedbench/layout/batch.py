@@ -14,6 +14,9 @@ IntArray = NDArray[np.int64]
 Int32Array = NDArray[np.int32]
 
 
+SMALL = 1 << 14
+
+
 @dataclass(frozen=True)
 class BatchLayout:
     """Where every token of a batch lives.
@@ -85,6 +88,11 @@ class BatchLayout:
         if self.batch == 0 or (self.query_lens != self.query_lens[0]).any():
             return None
         return int(self.query_lens[0])
+
+    @property
+    def is_small(self) -> bool:
+        """Whether what is made from it takes little memory, as for most scenarios that are written to be checked."""
+        return max(self.total_k, self.block_table.size, self.num_blocks * self.block_size) <= SMALL
 
     def row_sequence(self) -> IntArray:
         """`(total_q,)` the sequence of each query token."""

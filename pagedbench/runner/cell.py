@@ -162,16 +162,16 @@ class _Walk:
             raise _Decided(Verdict.SKIPPED, there.reason or f"{backend.name} is not available on {job.device}")
         if path not in backend.paths:
             raise _Decided(Verdict.SKIPPED, f"{backend.name} has no {path} path")
-        layout = self._common.layout(job.scenario)
+        scenario, layout = self._common.known(job.scenario)
         if path is AttnPath.DECODE and layout.batch and layout.uniform_query_len is None:
             lengths = f"{layout.query_lens.min()} to {layout.query_lens.max()}"
             raise _Decided(Verdict.SKIPPED, f"decode cannot take prefill: its query lengths differ, {lengths}")
-        reason = backend.unsupported(call_spec(job.scenario, layout, path, job.device))
+        reason = backend.unsupported(call_spec(scenario, layout, path, job.device))
         if reason is not None:
             raise _Decided(Verdict.SKIPPED, reason)
-        self._reserve(estimate_bytes(job.scenario, layout, path, job.device).total)
-        self._allowance = work_of(job.scenario.attention, layout).flops * SECONDS_A_FLOP[job.device]
-        return self._common.context(job.scenario, backend, path, job.device)
+        self._reserve(estimate_bytes(scenario, layout, path, job.device).total)
+        self._allowance = work_of(scenario.attention, layout).flops * SECONDS_A_FLOP[job.device]
+        return self._common.context(scenario, backend, path, job.device)
 
     def _reserve(self, need: int) -> None:
         """Skip what does not fit, and bound what may be used beyond it."""

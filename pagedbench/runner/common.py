@@ -27,16 +27,19 @@ class Common:
     _layout: BatchLayout | None = None
     _made: dict[str, Any] | None = None
 
-    def layout(self, scenario: Scenario) -> BatchLayout:
-        """The scenario's layout; whatever was kept of another scenario is let go first."""
-        if self._layout is None or self._scenario != scenario:
+    def known(self, scenario: Scenario) -> tuple[Scenario, BatchLayout]:
+        """The scenario and its layout, the same objects for every job on it, as what is kept by identity needs.
+
+        Whatever was kept of another scenario is let go first.
+        """
+        if self._scenario is None or self._layout is None or self._scenario != scenario:
             self.forget()
             self._scenario, self._layout = scenario, build_layout(scenario)
-        return self._layout
+        return self._scenario, self._layout
 
     def context(self, scenario: Scenario, backend: Backend, path: AttnPath, device: str) -> CheckContext:
         """A context for one side of the scenario, with what earlier ones made."""
-        context = CheckContext(scenario, self.layout(scenario), backend, path, device)
+        context = CheckContext(*self.known(scenario), backend, path, device)
         context.__dict__.update(self._made or {})
         return context
 

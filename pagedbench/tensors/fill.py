@@ -124,7 +124,7 @@ def slot_map(layout: BatchLayout, device: torch.device | str) -> SlotMap:
     return _slot_map(layout, torch.device(device))
 
 
-@kept(4)
+@kept(4, many=16, small=lambda layout, device: layout.is_small)
 def _slot_map(layout: BatchLayout, device: torch.device) -> SlotMap:
     return SlotMap(layout, device)
 

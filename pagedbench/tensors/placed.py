@@ -76,7 +76,7 @@ def placed(scenario: Scenario, layout: BatchLayout, device: torch.device | str) 
     return _placed(scenario, layout, torch.device(device))
 
 
-@kept(4)
+@kept(4, many=16, small=lambda scenario, layout, device: layout.is_small)
 def _placed(scenario: Scenario, layout: BatchLayout, device: torch.device) -> PlacedBatch:
     return PlacedBatch(scenario, layout, device)
 

@@ -40,9 +40,11 @@ __all__ = [
     "image_of",
     "pool_shape",
     "prepare",
+    "small_image_of",
 ]
 
 MOST_IMAGE_BYTES = 32 << 20
+SMALL_IMAGE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,29 @@ def image_of(
     scenario: Scenario, layout: BatchLayout, inputs: LogicalInputs, fill: Fill, device: torch.device | str
 ) -> torch.Tensor | None:
     """The memory of such a call, for `prepare` to copy: one kernel a call. None where a copy would take much room."""
+    return _image_of(scenario, layout, inputs, fill, torch.device(device))
+
+
+def small_image_of(
+    scenario: Scenario, layout: BatchLayout, inputs: LogicalInputs, fill: Fill, device: torch.device | str
+) -> torch.Tensor | None:
+    """The same where it is kept for the next cell; None where it is not, for a call that a cell makes once."""
+    where = torch.device(device)
+    small = _has_small_image(scenario, layout, inputs, fill, where)
+    return _image_of(scenario, layout, inputs, fill, where) if small else None
+
+
+def _has_small_image(
+    scenario: Scenario, layout: BatchLayout, inputs: LogicalInputs, fill: Fill, device: torch.device
+) -> bool:
+    return placed(scenario, layout, device).plan.total <= SMALL_IMAGE_BYTES
+
+
+# New inputs, as after a kernel that was found wrong, have no image yet: what it may have written over is not used.
+@kept(0, many=16, small=_has_small_image)
+def _image_of(
+    scenario: Scenario, layout: BatchLayout, inputs: LogicalInputs, fill: Fill, device: torch.device
+) -> torch.Tensor | None:
     batch = placed(scenario, layout, device)
     if batch.plan.total > MOST_IMAGE_BYTES:
         return None
@@ -167,7 +192,7 @@ def call_spec(scenario: Scenario, layout: BatchLayout, path: AttnPath, device: t
     return _call_spec(scenario, layout, path, torch.device(device))
 
 
-@kept(8)
+@kept(8, many=64, small=lambda scenario, layout, *_: layout.is_small)
 def _call_spec(scenario: Scenario, layout: BatchLayout, path: AttnPath, device: torch.device) -> CallSpec:
     attention, cache = scenario.attention, scenario.cache.layout
     spec = CallSpec(

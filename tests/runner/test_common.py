@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pagedbench.backends.registry import find_backend
@@ -63,9 +65,20 @@ def test_a_second_cell_is_not_told_that_the_memory_of_the_kept_inputs_is_taken()
     """bf16 queries, keys and values of the scenario's own shapes, counted by hand from its layout."""
     common = Common()
     judged(common)
-    one, layout = scenario(), common.layout(scenario())
+    one, layout = common.known(scenario())
     a = one.attention
     values = layout.total_q * a.num_heads * a.head_dim
     values += layout.total_k * a.num_kv_heads * (a.head_dim + a.head_dim_v)
     assert common.held_bytes("cpu") == 2 * values
     assert common.held_bytes("cuda") == 0
+
+
+def test_jobs_on_equal_scenarios_share_one_scenario_and_layout():
+    """Each job comes with a copy of its own."""
+    common = Common()
+    one, layout = common.known(scenario())
+    again, same = common.known(scenario())
+    assert again is one
+    assert same is layout
+    other, _ = common.known(replace(scenario(), name="other"))
+    assert other is not one

@@ -36,3 +36,30 @@ def test_only_the_last_few_are_kept() -> None:
     for index in (0, 1, 0, 2, 0, 1):
         assert look(made[index]) == index
     assert calls == [0, 1, 2, 1], "1 was used longest ago when 2 came"
+
+
+def test_more_of_small_things_are_kept_beside_the_last_large_one() -> None:
+    calls = []
+
+    @kept(1, many=3, small=lambda values: len(values) < 2)
+    def look(values: list[int]) -> int:
+        calls.append(len(values))
+        return len(values)
+
+    small, large, larger = [[], [1], [2]], [1, 2], [1, 2, 3]
+    for values in (*small, large, larger, *small, larger, large):
+        assert look(values) == len(values)
+    assert calls == [0, 1, 1, 2, 3, 2]
+
+
+def test_none_is_kept_where_there_is_room_for_none() -> None:
+    calls = []
+
+    @kept(0)
+    def look(values: list[int]) -> None:
+        calls.append(len(values))
+
+    one = [1]
+    look(one)
+    look(one)
+    assert calls == [1, 1]
