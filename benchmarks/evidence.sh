@@ -53,16 +53,17 @@ suite() { # NAME SECONDS: the full suite over all shipped scenarios with every b
 right() {
     step check selftest 300 "$python" -m pagedbench selftest --device cuda --jobs 4 \
         --lengths 70,1000,8192,32768,131072 --json "$out/check/selftest.jsonl" &
+    step check probe $((seconds * 6 / 10)) "$python" -m pagedbench backends --probe --device cuda &
     suite compiling $((seconds * 6 / 10)) &
     wait
     suite suite 180
-    step check probe 300 "$python" -m pagedbench backends --probe --device cuda &
     step check memcheck 60 "$python" -m pagedbench check docs-decode --sanitize memcheck -b triton --device cuda \
-        --json "$out/check/memcheck.jsonl" &
-    wait
+        --json "$out/check/memcheck.jsonl"
 }
 tests() {
-    step check gpu-tests 300 "$python" -m pytest -o addopts= -v -p no:cacheprovider -n 6 -m "gpu and not slow" "$here/tests"
+    local pytest=("$python" -m pytest -o addopts= -v --tb=short -p no:cacheprovider) bad=$here/tests/runner/test_gpu_isolation.py
+    step check gpu-isolation 150 "${pytest[@]}" "$bad"
+    step check gpu-tests 300 "${pytest[@]}" -n 6 -m "gpu and not slow" "$here/tests" --ignore "$bad"
 }
 timed() {
     local fa3=flash-attn-3
@@ -79,6 +80,7 @@ timed() {
         -b $fa3:decode --max-seconds 0.2
     step timing triton 60 "$python" "$here/benchmarks/triton_decode.py" --json "$out/timing/triton.json"
     bench crossover 200 compare $fa3:varlen $fa3:decode "$here/benchmarks/crossover.yaml" --max-seconds 0.1 --precision 2%
+    step timing groups 300 "$python" "$here/benchmarks/baseline_groups.py" --json "$out/timing/groups.json"
     step timing gate 300 "$python" "$here/benchmarks/baseline_gate.py" --seconds 290 --json "$out/timing/gate.json"
 }
 "$2"
