@@ -6,6 +6,7 @@ Which slots a row read is not asked here: that is the footprint.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -120,22 +121,31 @@ def _non_finite(output: Output, reference: Reference, comparison: Comparison) ->
     return bool(((lse.isnan() | (lse == torch.inf)) & (comparison.lse.ratio > 1)).any())
 
 
-def _findings(output: Output, layout: BatchLayout, reference: Reference, comparison: Comparison) -> Iterator[Finding]:
-    """The worst row of each sequence that fails, worst first; output before LSE."""
+def _findings(output: Output, layout: BatchLayout, reference: Reference, comparison: Comparison) -> list[Finding]:
+    """The worst row of each sequence that fails, of output and of LSE, the worst share of a budget first: that is the
+    figure which reports give for the cell. Output before LSE where both are as bad."""
+    found: list[tuple[float, Finding]] = []
     for what, distance in (("output", comparison.out), ("LSE", comparison.lse)):
-        if distance is None:
+        if distance is not None:
+            found += _worst_rows(output, layout, reference, distance, what)
+    return [finding for _, finding in sorted(found, key=lambda ranked: -ranked[0])]
+
+
+def _worst_rows(
+    output: Output, layout: BatchLayout, reference: Reference, distance: Distance, what: str
+) -> Iterator[tuple[float, Finding]]:
+    """The worst row of each sequence that fails in one quantity, with its share of the budget."""
+    worst, head = distance.ratio.max(1)
+    seen: set[int] = set()
+    for index in torch.argsort(worst, descending=True, stable=True).tolist():
+        place = place_of(layout, int(reference.rows[index]))
+        ratio = float(worst[index])
+        if ratio <= 1.0 or len(seen) == MOST_FINDINGS:
+            break
+        if place.sequence in seen:
             continue
-        worst, head = distance.ratio.max(1)
-        order = torch.argsort(worst, descending=True, stable=True).tolist()
-        seen: set[int] = set()
-        for index in order:
-            place = place_of(layout, int(reference.rows[index]))
-            if float(worst[index]) <= 1.0 or len(seen) == MOST_FINDINGS:
-                break
-            if place.sequence in seen:
-                continue
-            seen.add(place.sequence)
-            yield _Row(output, layout, reference, distance, index, int(head[index])).finding(what)
+        seen.add(place.sequence)
+        yield ratio, _Row(output, layout, reference, distance, index, int(head[index])).finding(what)
 
 
 @dataclass(frozen=True)
@@ -178,7 +188,7 @@ class _Row:
             return f"the row sees no key and must be exactly 0, its norm is {float(row.double().norm()):.3g}"
         error, budget = self._figures()
         return (
-            f"error {error:.3g} is {error / budget:.3g} times the budget of {budget:.3g}"
+            f"error {error:.3g} is {_times(error / budget)} times the budget of {budget:.3g}"
             if budget
             else (f"error {error:.3g} where none is permitted")
         )
@@ -187,8 +197,11 @@ class _Row:
         lse = self.output.lse
         found = float("nan") if lse is None else float(lse[token, self.head])
         needed = float(self.reference.lse[self.index, self.head])
-        _, budget = self._figures()
-        return f"LSE is {found:.6g}, needed {needed:.6g} within {budget:.2g}"
+        error, budget = self._figures()
+        if not budget or not math.isfinite(error):
+            return f"LSE is {found:.6g}, needed {needed:.6g}" + (f" within {budget:.2g}" if budget else "")
+        times = f"off by {_times(error / budget)} times the budget of {budget:.2g}"
+        return f"LSE is {found:.6g}, needed {needed:.6g}: {times}"
 
     def _sequence_fact(self, sequence: int) -> str:
         """What holds of the whole sequence's output, when it says more than the worst row."""
@@ -199,3 +212,8 @@ class _Row:
         if bool(rows.isnan().all()):
             return f"; all rows of sequence {sequence} are NaN"
         return ""
+
+
+def _times(ratio: float) -> str:
+    """`43.4`, `6,696`, `1.2e+07`: so that it can be found again in the table, which has whole numbers."""
+    return f"{ratio:,.0f}" if 100 <= ratio < 1e6 else f"{ratio:.3g}"

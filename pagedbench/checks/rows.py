@@ -27,9 +27,10 @@ class Place:
     physical_block: int | None
 
     def __str__(self) -> str:
+        """The block is said to be the newest key's: it tells rows apart, and is not where the fault need be."""
         block = "no block" if self.logical_block is None else f"logical block {self.logical_block}"
-        physical = "" if self.physical_block is None else f" (physical block {self.physical_block})"
-        return f"sequence {self.sequence}, query token {self.query_token}, {block}{physical}"
+        physical = "" if self.physical_block is None else f", physical block {self.physical_block}"
+        return f"sequence {self.sequence}, query token {self.query_token} (its newest key in {block}{physical})"
 
 
 def place_of(layout: BatchLayout, row: int) -> Place:

@@ -26,6 +26,7 @@ from pagedbench.words import Verdict
 MAX_COLUMNS = 100
 _CELLS_NAMED = 3
 _FAILURES_SHOWN = 10
+_FINDINGS_SHOWN = 3
 _LONG_NAME = 26
 _HANG = "    "
 _STACK = re.compile(r'Fatal Python error|Thread 0x|  File "|Extension modules:')
@@ -123,18 +124,18 @@ def _failures(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
         yield Text.assemble(
             (record.verdict.value, style_of(record.verdict)), " ", (f"{record.scenario} {record.target}", "bold")
         )
-        yield from map(_indented, failure_lines(record, findings=1))
+        yield from map(_indented, failure_lines(record, one_a_sequence=True))
     rest = failed[_FAILURES_SHOWN:]
     if rest:
         yield Text(f"\n… and {_count(len(rest), 'more failure')}, in full in the record (--json) or the page (--html)")
 
 
-def failure_lines(record: CellRecord, findings: int = 3) -> Iterator[str]:
-    """The sentences of one failure, most telling first, with so many findings a check; other reports use the same."""
+def failure_lines(record: CellRecord, *, one_a_sequence: bool = False) -> Iterator[str]:
+    """The sentences of one failure, most telling first, with a few findings a check; other reports use the same."""
     if not record.failed_checks and record.message:
         yield record.message
     for check in record.failed_checks:
-        yield from _check_lines(check, findings)
+        yield from _check_lines(check, one_a_sequence)
     if record.failed_checks and record.message not in [c["message"] for c in record.failed_checks]:
         yield record.message
     yield from (f"diagnosis: {d['sentence']}" for d in record.diagnosis[:2])
@@ -157,14 +158,19 @@ def last_words(record: CellRecord) -> Iterator[str]:
             return
 
 
-def _check_lines(check: CheckDict, most: int) -> Iterator[str]:
+def _check_lines(check: CheckDict, one_a_sequence: bool) -> Iterator[str]:
     """A check's message, then its worst findings; a message that only repeats the worst finding gives way to it."""
-    findings = [finding_line(f) for f in check["findings"]]
-    first = findings.pop(0) if findings and findings[0].startswith(check["message"]) else check["message"]
-    rest = findings[: most - 1]
-    more = f" (and {len(findings) - len(rest)} more)" if len(findings) > len(rest) else ""
+    findings = check["findings"]
+    repeats = bool(findings) and finding_line(findings[0]).startswith(check["message"])
+    shown = list(findings[:1]) if repeats else []
+    for finding in findings[len(shown) :]:
+        told = {f.get("sequence") for f in shown}
+        if len(shown) < _FINDINGS_SHOWN - (not repeats) and not (one_a_sequence and finding.get("sequence") in told):
+            shown.append(finding)
+    left = len(findings) - len(shown)
+    first, *rest = [finding_line(f) for f in shown] if repeats else [check["message"], *map(finding_line, shown)]
     lines = [f"{check['check']}: {first}", *(f"  {line}" for line in rest)]
-    lines[-1] += more
+    lines[-1] += f" (and {left} more)" if left else ""
     yield from lines
 
 

@@ -132,7 +132,8 @@ class TestFindings:
         assert (finding.sequence, finding.query_token, finding.head) == (1, 0, 3)
         # Sequence 1's new token is its key 32: the second block of its row, which is block 1 of the pool.
         assert (finding.key, finding.logical_block, finding.physical_block) == (32, 1, 1)
-        assert "sequence 1, query token 0, logical block 1 (physical block 1), head 3" in result.message
+        place = "sequence 1, query token 0 (its newest key in logical block 1, physical block 1), head 3: "
+        assert result.message.startswith(place)
         assert "times the budget" in result.message
 
     def test_are_one_a_sequence_and_the_worst_first(self) -> None:
@@ -141,6 +142,21 @@ class TestFindings:
             output.out[2] += 8.0
 
         assert [f.sequence for f in judged(tamper).findings] == [2, 0]
+
+    def test_the_first_is_that_of_the_worst_ratio_be_it_of_output_or_of_lse(self) -> None:
+        """The output of sequence 0 is off by some budgets, the LSE of sequence 2 by thousands."""
+
+        def tamper(call: Call, output: Output) -> None:
+            output.out[0] += 0.5
+            assert output.lse is not None
+            output.lse[2] += 1.0
+
+        result = judged(tamper)
+        assert [f.sequence for f in result.findings] == [2, 0]
+        worst = result.metrics["worst_lse_ratio"]
+        assert worst > result.metrics["worst_ratio"] > 1
+        assert "LSE is" in result.message
+        assert f"off by {worst:,.0f} times the budget" in result.message
 
     def test_say_when_a_whole_sequence_is_zero(self) -> None:
         def tamper(call: Call, output: Output) -> None:

@@ -85,6 +85,15 @@ def test_a_failure_is_placed_explained_and_diagnosed() -> None:
     assert "diagnosis: output matches the reference if the last key is missed" in text
 
 
+def test_a_check_shows_up_to_three_findings_of_different_sequences() -> None:
+    sequences = [4, 4, 1, 0, 2]
+    findings = [{"message": f"sequence {b}, finding {i}", "sequence": b} for i, b in enumerate(sequences)]
+    failed = {**failed_check(), "message": findings[0]["message"], "findings": findings}
+    text = shown([record(Verdict.MISMATCH, checks=[failed], message=failed["message"])])
+    told = [line.strip() for line in text.splitlines() if "finding" in line]
+    assert told == ["accuracy: sequence 4, finding 0", "sequence 1, finding 2", "sequence 0, finding 3 (and 2 more)"]
+
+
 def test_a_finding_names_the_places_that_its_sentence_does_not() -> None:
     line = finding_line({"message": "sequence 1 misses key 96", "sequence": 1, "physical_block": 12})
     assert line == "sequence 1 misses key 96 (physical block 12)"
