@@ -11,6 +11,7 @@ from pagedbench.results.record import CellRecord
 from pagedbench.scenario.model import Expectation
 from pagedbench.words import ExitCode, Verdict, exit_code
 
+_WANT_OF_MEMORY = ("out of memory", "gib of memory", "cuda_error_out_of_memory")
 NOW_PASSES = "now passes: remove the expectation"
 
 
@@ -38,6 +39,13 @@ def apply_expectation(record: CellRecord, expectations: Sequence[Expectation]) -
         record.warnings.append(f"{NOW_PASSES} (expected: {expected.outcome}, {expected.because})")
     elif record.verdict is not Verdict.SKIPPED:
         record.warnings.append(f"expected {expected.outcome} ({expected.because}), but this is {record.verdict}")
+
+
+def wants_memory(record: CellRecord) -> bool:
+    """Whether a cell had no verdict, or no pass, for want of memory, in the words of the tool and of its libraries."""
+    undecided = record.verdict in (Verdict.SKIPPED, Verdict.ERROR, Verdict.CRASHED, Verdict.NO_REFERENCE)
+    words = record.message.lower()
+    return undecided and any(phrase in words for phrase in _WANT_OF_MEMORY)
 
 
 def _matches(outcome: str, verdict: Verdict) -> bool:

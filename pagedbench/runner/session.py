@@ -22,13 +22,15 @@ from pagedbench.results.record import CellRecord
 from pagedbench.results.store import RecordStore
 from pagedbench.runner.cells import Cell, JudgeOptions
 from pagedbench.runner.environment import git_state
-from pagedbench.runner.outcome import apply_expectation
+from pagedbench.runner.outcome import apply_expectation, wants_memory
 from pagedbench.runner.parallel import side_by_side
 from pagedbench.runner.pool import Workers
 
 DIAGNOSED_A_BACKEND = 10
 """A kernel that fails everywhere fails for one reason: so many of its failures are explained, the rest are listed."""
-
+NOT_DIAGNOSED = (
+    f"not diagnosed: {DIAGNOSED_A_BACKEND} failures of the backend were before; check it alone, and it is diagnosed"
+)
 
 ECHO_SECONDS = 10.0
 """For so long after a SIGTERM another one is the same wish, said again."""
@@ -111,14 +113,29 @@ class _Judging:
             yield self._conclude(cell, self._ask(workers, cell, self.watcher.stage))
 
     def together(self, cells: Sequence[Cell], workers: Sequence[Workers]) -> Iterator[CellRecord]:
-        """The cells' records as they are made by several workers; the watcher is told of what is done alone."""
-        with closing(side_by_side(cells, workers, lambda one, cell: self._ask(one, cell, lambda stage: None))) as made:
+        """The cells' records as they are made by several workers; the watcher is told of what is done alone.
+
+        A cell that found too little memory is judged again when all others are done: they may have had it.
+        """
+        short = []
+        with closing(side_by_side(cells, workers, self._ask_in_silence)) as made:
             for cell, record in made:
-                yield self._conclude(cell, record)
+                if wants_memory(record):
+                    short.append(cell)
+                else:
+                    yield self._conclude(cell, record)
+        for cell in short:
+            yield self._conclude(cell, self._ask_in_silence(workers[0], cell))
+
+    def _ask_in_silence(self, workers: Workers, cell: Cell) -> CellRecord:
+        return self._ask(workers, cell, lambda stage: None)
 
     def _ask(self, workers: Workers, cell: Cell, on_stage: Callable[[str], None]) -> CellRecord:
         job = replace(cell.job(self.options), diagnose=self.diagnosed[cell.target.name] < DIAGNOSED_A_BACKEND)
-        return workers.judge(job, cell.target.compile_seconds, on_stage)
+        record = workers.judge(job, cell.target.compile_seconds, on_stage)
+        if record.verdict.is_wrong and not job.diagnose:
+            record.warnings.append(NOT_DIAGNOSED)
+        return record
 
     def _conclude(self, cell: Cell, record: CellRecord) -> CellRecord:
         """Complete a record and store it."""

@@ -10,6 +10,7 @@ from pagedbench.runner.outcome import (
     final_exit_code,
     strict_failures,
     unmet_requirements,
+    wants_memory,
 )
 from pagedbench.scenario.model import Expectation
 from pagedbench.words import ExitCode, Verdict
@@ -114,3 +115,20 @@ def test_strict_does_not_let_a_blind_pass_through() -> None:
 )
 def test_exit_codes(verdicts: list[Verdict], undecided: bool, slower: bool, code: ExitCode) -> None:
     assert final_exit_code([record(v) for v in verdicts], undecided=undecided, slower=slower) is code
+
+
+@pytest.mark.parametrize(
+    ("verdict", "message", "wanting"),
+    [
+        (Verdict.SKIPPED, "needs 133.0 GiB of memory, 131.9 GiB are free", True),
+        (Verdict.ERROR, "ran out of memory (OutOfMemoryError: CUDA out of memory.)", True),
+        (Verdict.CRASHED, "RuntimeError: CUDA error: out of memory", True),
+        (Verdict.NO_REFERENCE, "the oracle ran out of memory: tried to allocate", True),
+        (Verdict.SKIPPED, "block size 32: flash-attn 2.8 needs a multiple of 256", False),
+        (Verdict.MISMATCH, "out of memory is what it may say, but its numbers are wrong", False),
+    ],
+)
+def test_what_came_of_too_little_memory_is_told_from_the_rest(verdict: Verdict, message: str, wanting: bool) -> None:
+    found = record(verdict)
+    found.message = message
+    assert wants_memory(found) is wanting

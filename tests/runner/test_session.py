@@ -1,15 +1,20 @@
-"""A run that is told to end, once or twice, ends quietly with what it has done."""
+"""A run that is told to end ends quietly with what it has done; what found too little memory is judged again."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from pagedbench.runner.session import Interrupted, sigterm_interrupts
+from pagedbench.results.record import CellRecord
+from pagedbench.runner.cells import Cell, JudgeOptions, plan
+from pagedbench.runner.protocol import Job, ResolvedTarget
+from pagedbench.runner.session import Interrupted, run_cells, sigterm_interrupts
+from pagedbench.scenario.loader import loads
+from pagedbench.words import Verdict
 
 
 @pytest.fixture(autouse=True)
@@ -77,3 +82,43 @@ def test_without_a_signal_the_handler_is_what_it_was() -> None:
     with sigterm_interrupts():
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+class Crowded:
+    """A worker to whose cells memory is short until nobody else is at work."""
+
+    environment: dict[str, object] = {}
+
+    def __init__(self, at_work: list[str]) -> None:
+        self.at_work = at_work
+
+    def kill(self) -> None:
+        raise AssertionError("nothing has to be ended")
+
+    def judge(self, job: Job, compile_seconds: float, on_stage: Callable[[str], None]) -> CellRecord:
+        self.at_work.append(job.scenario.name)
+        first = self.at_work.count(job.scenario.name) == 1
+        short = first and "seed=2" in job.scenario.name
+        verdict = Verdict.SKIPPED if short else Verdict.PASS
+        message = "needs 9.0 GiB of memory, 1.0 GiB are free" if short else ""
+        return CellRecord(job.scenario.name, job.backend, job.path, job.device, verdict, message)
+
+
+class Silent:
+    def begin(self, cell: Cell) -> None: ...
+    def stage(self, name: str) -> None: ...
+    def end(self, record: CellRecord) -> None: ...
+
+
+def test_a_cell_that_found_too_little_memory_beside_others_is_judged_again_behind_them() -> None:
+    scenarios = loads(
+        "name: small\nbatch: {query_lens: [1], cached_lens: [5]}\ncache: {block_size: 4}\n"
+        "attention: {num_heads: 4, num_kv_heads: 2, head_dim: 16}\nmatrix: {inputs.seed: [1, 2, 3, 4]}\n"
+    )
+    cells = plan(scenarios, [ResolvedTarget("a", ("decode",), available=True)])
+    at_work: list[str] = []
+    workers = [Crowded(at_work), Crowded(at_work)]
+    result = run_cells(cells, workers, JudgeOptions("check", "quick", "cpu"), Silent())  # type: ignore[arg-type]
+    assert [record.verdict for record in result.records] == [Verdict.PASS] * 4
+    assert [record.scenario for record in result.records] == [scenario.name for scenario in scenarios]
+    assert (len(at_work), at_work[-1]) == (5, "small[inputs.seed=2]")
