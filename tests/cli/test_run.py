@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from pagedbench.cli.options import BACKEND_NAMES, complete_backend, complete_path, complete_scenario
 from pagedbench.results.store import read_records
 from pagedbench.words import Verdict
+
+from .conftest import Command
 
 
 def pagedbench(*arguments: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -78,3 +81,11 @@ def test_the_names_that_are_completed_are_the_backends_there_are() -> None:
     from pagedbench.backends.registry import OWN
 
     assert set(BACKEND_NAMES) == set(OWN)
+
+
+@pytest.mark.parametrize(("cells", "told"), [(10, 0), (12, 1)])
+def test_failures_beyond_the_ten_that_are_diagnosed_are_said_once(command: Command, cells: int, told: int) -> None:
+    ended = command("check", scenarios=["mismatch"], extra=f"matrix: {{inputs.seed: {list(range(cells))}}}\n")
+    text = " ".join(ended.out.split())
+    assert text.count("not diagnosed: 10 failures of the backend were before") == told
+    assert ("inputs.seed=10] torch:decode, mismatch[inputs.seed=11] torch:decode)" in text) == bool(told)
