@@ -18,12 +18,14 @@ from pagedbench.checks.footprint_calls import k_side_impossible
 from pagedbench.checks.footprint_detect import HALF_CODE, Deviation, detect, k_attempts
 from pagedbench.checks.footprint_locate import Reads, locate
 from pagedbench.checks.footprint_tags import TagProbe
+from pagedbench.checks.footprint_values import describe_values
 from pagedbench.checks.footprint_words import describe_k, describe_row, heads_words
 from pagedbench.words import Verdict
 
 # Failing sequences that are looked into; the others are counted.
 _MOST_SEQUENCES = 3
 _FEWEST_CHANNELS = 8
+_UNTOLD = "holds sums that are those of no set of slots: as far as tags tell, each key is read once"
 
 
 @dataclass(frozen=True)
@@ -127,14 +129,14 @@ def _by_head(
     grouped: dict[str, list[int]] = {}
     for head in heads:
         text = words(context.layout, sequence, reads, 0, head)
-        grouped.setdefault(text or "reads a wrong set of slots that tags do not tell apart", []).append(head)
+        grouped.setdefault(text or _UNTOLD, []).append(head)
     return grouped
 
 
 def _special_case(
     context: CheckContext, deviation: Deviation, row: int, heads: list[int]
 ) -> dict[str, list[int]] | None:
-    """What the sums alone give away: nothing written, all zero, or those of another KV head or another row."""
+    """What the sums alone give away: nothing written, all zero, those of another KV head or row, or of no slots."""
     decoded = deviation.decoded[row, heads]
     if not bool(decoded.isfinite().all()):
         blind = int(context.layout.visible_to[row] - context.layout.visible_from[row]) == 0
@@ -142,7 +144,25 @@ def _special_case(
         return {zero_wanted if blind else "its output is not finite, though all that it may read is": heads}
     if not bool(decoded.any()):
         return {"its output is all zeros": heads}
-    return _another_head(context, deviation, row, heads) or _another_row(context, deviation, row, heads)
+    return (
+        _another_head(context, deviation, row, heads)
+        or _another_row(context, deviation, row, heads)
+        or _values_of_no_slots(deviation, row, heads)
+    )
+
+
+def _values_of_no_slots(deviation: Deviation, row: int, heads: list[int]) -> dict[str, list[int]] | None:
+    """Every failing head has sums that no set of slots gives: scaled, or wrong in some channels only."""
+    if deviation.side == "K":
+        return None
+    decoded, wanted = (t[row].double().cpu().numpy() for t in (deviation.decoded, deviation.wanted))
+    grouped: dict[str, list[int]] = {}
+    for head in heads:
+        text = describe_values(decoded[head], wanted[head])
+        if text is None:
+            return None
+        grouped.setdefault(text, []).append(head)
+    return grouped
 
 
 def _another_head(

@@ -164,6 +164,48 @@ def test_only_the_heads_that_are_wrong_are_named() -> None:
     assert all("head 1:" in message for message in found)
 
 
+class VChanged(FaultyBackend):
+    """Reads its own slots, but takes V as `change` makes it."""
+
+    def __init__(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__(None)
+        self._change = change
+
+    def _run(self, call: Call) -> Output:
+        right = super()._run(call)
+        return Output(self._change(right.out), right.lse)
+
+
+def in_channel(channel: int, other: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """One channel of V taken from another."""
+
+    def change(v: torch.Tensor) -> torch.Tensor:
+        changed = v.clone()
+        changed[..., channel] = v[..., other]
+        return changed
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda v: v * 0.25, "holds its keys' values times 0.25: V or the output is scaled"),
+        (lambda v: v * 3, "holds its keys' values times 3: V or the output is scaled"),
+        (in_channel(5, 6), "holds the values of no key in channel 5 of V, the others are right"),
+        (lambda v: v.flip(-1), "holds its keys' values with the channels of V in another order"),
+    ],
+)
+@pytest.mark.parametrize("keys", [70, 300])
+def test_values_that_no_set_of_slots_gives_are_said_to_be_no_keys(
+    change: Callable[[torch.Tensor], torch.Tensor], said: str, keys: int
+) -> None:
+    result = Footprint().run(context(scenario((1, 1), (keys, 20), heads=(1, 1)), VChanged(change)))
+    assert result.verdict is Verdict.FOOTPRINT
+    assert said in result.message
+    assert "misses" not in result.message
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
