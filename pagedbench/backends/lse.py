@@ -21,7 +21,9 @@ def from_heads_first(lse: torch.Tensor, call: Call) -> torch.Tensor:
 
 def empty_rows(lse: torch.Tensor, call: Call) -> torch.Tensor:
     """+inf, which FlashAttention-2 and -3 write for rows that see no key, becomes −inf, or the sink."""
-    return torch.where(lse == math.inf, -math.inf if call.sinks is None else call.sinks.float(), lse)
+    if call.sinks is None:
+        return torch.nan_to_num(lse, nan=math.nan, posinf=-math.inf, neginf=-math.inf)  # one kernel; NaN stays NaN
+    return torch.where(lse == math.inf, call.sinks.float(), lse)
 
 
 def flashinfer(lse: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
@@ -61,6 +62,15 @@ def _aligned(position: int) -> int:
     return math.ceil(position / ALIGNMENT) * ALIGNMENT
 
 
+@lru_cache(maxsize=256)
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a dense array."""
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 1, 0, -1):
+        strides[axis - 1] = strides[axis] * shape[axis]
+    return tuple(strides)
+
+
 class Arena:
     """Allocated memory of an `ArenaPlan`; `memory` is int16 `(total / 2,)`."""
 
@@ -78,10 +88,7 @@ class Arena:
 
     def shaped(self, name: str, shape: Sequence[int]) -> torch.Tensor:
         """A piece as a dense view of this shape."""
-        stride = [1]
-        for size in reversed(shape[1:]):
-            stride.append(stride[-1] * size)
-        return self.strided(name, shape, stride[len(shape) - 1 :: -1] if shape else ())
+        return self.strided(name, shape, _dense(tuple(shape)))
 
     def strided(self, name: str, shape: Sequence[int], stride: Sequence[int], offset: int = 0) -> torch.Tensor:
         """A piece seen through strides; `offset` and `stride` in elements."""

@@ -7,6 +7,7 @@ decide what stands in which slot: that is `fill.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -37,6 +38,11 @@ class PoolShape:
     def slots(self) -> int:
         """Slots of the pool."""
         return self.num_blocks * self.block_size
+
+    @cached_property
+    def placings(self) -> tuple[Placing, Placing]:
+        """`placings` of this shape, found once: each call's memory asks."""
+        return placings(self)
 
     def view_shape(self, head_dim: int) -> tuple[int, int, int, int]:
         """The shape of a K or V view."""
@@ -106,7 +112,7 @@ def pool_pieces(shape: PoolShape) -> list[Piece]:
     """The arena pieces that hold K and V, one block of guard on either side (4 KiB to 1 MiB)."""
     widest = max(shape.head_dim, shape.head_dim_v)
     guard = min(max(_block_elements(shape, widest) * shape.dtype.itemsize, _MIN_GUARD), _MAX_GUARD)
-    spans = {placing.piece: placing.span for placing in placings(shape)}
+    spans = {placing.piece: placing.span for placing in shape.placings}
     return [Piece(name, shape.dtype, span, guard) for name, span in spans.items()]
 
 
@@ -116,7 +122,7 @@ class Pool:
     def __init__(self, arena: Arena, shape: PoolShape) -> None:
         self.arena = arena
         self.shape = shape
-        at_k, at_v = placings(shape)
+        at_k, at_v = shape.placings
         self.k = arena.strided(at_k.piece, shape.view_shape(shape.head_dim), at_k.stride, at_k.offset)
         self.v = arena.strided(at_v.piece, shape.view_shape(shape.head_dim_v), at_v.stride, at_v.offset)
 

@@ -194,9 +194,16 @@ def call_spec(scenario: Scenario, layout: BatchLayout, path: AttnPath, device: t
 
 @kept(8, many=64, small=lambda scenario, layout, *_: layout.is_small)
 def _call_spec(scenario: Scenario, layout: BatchLayout, path: AttnPath, device: torch.device) -> CallSpec:
+    spec = _any_spec(scenario, layout, device)
+    return spec if spec.path is path else dataclasses.replace(spec, path=path)
+
+
+@kept(8, many=16, small=lambda scenario, layout, device: layout.is_small)
+def _any_spec(scenario: Scenario, layout: BatchLayout, device: torch.device) -> CallSpec:
+    """The facts that are the same on every path, as those of one of them."""
     attention, cache = scenario.attention, scenario.cache.layout
     spec = CallSpec(
-        path=path,
+        path=AttnPath.VARLEN,
         device=device.type,
         batch=layout.batch,
         query_len=layout.uniform_query_len if layout.batch else 1,
