@@ -14,6 +14,7 @@ import torch
 
 from pagedbench.backends.execute import tool_writes
 from pagedbench.checks.base import CheckContext, CheckResult, Finding
+from pagedbench.checks.changed_inputs import changed_input
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.layout.regions import Region, slot_regions
 from pagedbench.tensors.bits import bits
@@ -98,6 +99,10 @@ def _findings(memory: _Memory) -> Iterator[Finding]:
     for cache in ("k", "v"):
         bits(getattr(memory.expected.pool, cache)).copy_(bits(getattr(memory.actual.pool, cache)))
     for place, first, units in memory.actual.arena.changed_bytes(memory.expected.arena):
+        told = changed_input(place, memory.actual, memory.expected)
+        if told is not None:
+            yield told
+            continue
         between = "the memory between the blocks of " if place.endswith("_cache") and "guard" not in place else ""
         yield Finding(f"{between}{place} changed: {units} units of 2 bytes, the first at byte {first}")
 

@@ -110,14 +110,40 @@ def test_a_write_past_the_end_of_anything_is_found(name: str) -> None:
     assert name in result.message
 
 
-@pytest.mark.parametrize("name", ["q", "k_new", "v_new", "block_table", "cache_seqlens", "cu_seqlens_q"])
-def test_inputs_must_not_change(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("q", "q changed in sequence 2, query token 0, head 3"),
+        ("k_new", "k_new changed in sequence 2, query token 0, KV head 1"),
+        ("v_new", "v_new changed in sequence 2, query token 0, KV head 1"),
+        ("block_table", "block_table[2][3]: -1 became 0"),
+        ("cache_seqlens", "cache_seqlens[2]: 70 became 71"),
+        ("cu_seqlens_q", "cu_seqlens_q[3]: 3 became 4"),
+        ("sinks", "sinks[3]: 0.5 became 1.5"),
+    ],
+)
+def test_inputs_must_not_change_and_what_did_is_named(name: str, told: str) -> None:
+    """The last element of each is one more than it was; the guide's batch with sinks."""
+
     def tamper(call: Call, output: Output) -> None:
         getattr(call, name).flatten()[-1] += 1
 
-    result = judged(tamper)
+    guide = docs_decode()
+    wanted = replace(guide, attention=replace(guide.attention, sinks=(0.0, 1.0, 2.0, 0.5)))
+    result = judged(tamper, wanted)
     assert result.verdict is Verdict.CORRUPTED
-    assert result.message.startswith(f"{name} changed")
+    assert result.message == told
+
+
+def test_changed_inputs_are_counted_by_row_and_by_entry() -> None:
+    def tamper(call: Call, output: Output) -> None:
+        call.q[1] += 1
+        call.block_table[0, 1:] = 0
+
+    first, second = judged(tamper).findings
+    assert (first.sequence, first.query_token, first.head) == (1, 0, 0)
+    assert first.message == "q changed in sequence 1, query token 0, head 0 (and in 3 more of its rows)"
+    assert second.message == "block_table[0][1]: -1 became 0 (and 2 more of its entries changed)"
 
 
 @pytest.mark.parametrize("name", ["layers NHD", "strided NHD"])

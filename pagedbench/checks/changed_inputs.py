@@ -1,0 +1,54 @@
+"""Sentences about inputs that a call changed: which query token's, or which entry of an array; what it was and is."""
+
+from __future__ import annotations
+
+import torch
+
+from pagedbench.checks.base import Finding
+from pagedbench.checks.rows import place_of
+from pagedbench.tensors.bits import bits
+from pagedbench.tensors.prepare import Prepared
+
+_TOKENS = {"q": "head", "k_new": "KV head", "v_new": "KV head"}
+_ARRAYS = ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "total_seqlens", "block_table", "sinks", "alibi_slopes")
+
+
+def changed_input(name: str, actual: Prepared, expected: Prepared) -> Finding | None:
+    """A finding on the input of that name (`q`, `k_new`, `block_table`, `sinks`, ...), where it differs.
+
+    None for what is no input, or has only changed in the bytes that round it off.
+    """
+    right = getattr(expected.call, name) if name in _TOKENS or name in _ARRAYS else None
+    if not isinstance(right, torch.Tensor):
+        return None
+    # From the memory itself: a kernel may have put another tensor into its `Call`.
+    found = actual.arena.shaped(name, right.shape)
+    differs = bits(found) != bits(right)
+    if not bool(differs.any()):
+        return None
+    return _tokens(name, actual, differs) if name in _TOKENS else _entries(name, found, right, differs)
+
+
+def _tokens(name: str, actual: Prepared, differs: torch.Tensor) -> Finding:
+    """The first token and head, and how many there are."""
+    rows = differs.flatten(2).any(-1).nonzero()
+    row, head = rows[0].tolist()
+    place = place_of(actual.layout, row)
+    where = f"sequence {place.sequence}, query token {place.query_token}, {_TOKENS[name]} {head}"
+    more = f" (and in {len(rows) - 1:,} more of its rows)" if len(rows) > 1 else ""
+    of_query = head if name == "q" else None
+    return Finding(f"{name} changed in {where}{more}", place.sequence, place.query_token, of_query)
+
+
+def _entries(name: str, found: torch.Tensor, right: torch.Tensor, differs: torch.Tensor) -> Finding:
+    """The first entry, and how many there are."""
+    entries = differs.nonzero()
+    at = tuple(entries[0].tolist())
+    index = "".join(f"[{i}]" for i in at)
+    more = f" (and {len(entries) - 1:,} more of its entries changed)" if len(entries) > 1 else ""
+    return Finding(f"{name}{index}: {_shown(right[at])} became {_shown(found[at])}{more}")
+
+
+def _shown(value: torch.Tensor) -> str:
+    number = value.item()
+    return f"{number:.6g}" if isinstance(number, float) else str(number)
