@@ -1,12 +1,12 @@
 """Coded calls of the footprint: numbers into a backend, sums or counts out of it.
 
 `Coding` says how large codes are and where scores stand; `CodedCall` is one call with V codes in every slot of the
-pool,
-those that must not be read included, and K zero, or far below where a key is left out.
+pool, those that must not be read included, and K zero, or far below where a key is left out.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +15,14 @@ import torch
 
 from pagedbench.backends.base import Output
 from pagedbench.checks.base import CheckContext
+from pagedbench.layout.batch import BatchLayout
 from pagedbench.layout.regions import Region
 from pagedbench.scenario.model import Scenario
 from pagedbench.tensors.bits import torch_dtype
 from pagedbench.tensors.fill import UNREAD, Fill, FillValue, slot_map
 from pagedbench.tensors.inputs import LogicalInputs
-from pagedbench.tensors.pool import put_slots
+from pagedbench.tensors.pool import Pool, put_slots
+from pagedbench.tensors.prepare import filled_pool, has_small_image
 
 # exp(-2048) is 0 in fp32, and q·k, 2048 / scale, still fits fp16 for backends that round scores to it.
 EXCLUDING_SCORE = 2048.0
@@ -90,32 +92,56 @@ SlotCodes = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class CodedCall:
-    """V codes of the logical keys `(total_k, heads, channels)`, which of them count `(total_k, heads)`, and the same
-    for slots that hold no key yet and must not be read. None where all count."""
+    """How many query tokens ask; V codes of the logical keys `(total_k, heads, channels)`, which of them count
+    `(total_k, heads)`, and the same for slots that hold no key yet and must not be read. None where all count."""
 
+    queries: int
     codes: torch.Tensor
     included: torch.Tensor | None
     unread_codes: SlotCodes
     unread_included: SlotCodes | None
 
 
-def run_coded(context: CheckContext, call: CodedCall, coding: Coding) -> Output:
-    """Run the backend on the codes. ALiBi slopes are 0, so that weights are equal."""
-    spec = context.scenario.attention
+@dataclass(frozen=True)
+class CodedNumbers:
+    """The codes as numbers. `image` is the memory of such a call with the unread slots' codes in place, None where it
+    is large."""
+
+    inputs: LogicalInputs
+    fill: Fill
+    image: torch.Tensor | None = None
+
+
+def coded_numbers(scenario: Scenario, call: CodedCall, coding: Coding) -> CodedNumbers:
+    """Queries, keys and values of a coded call, and what fills the slots that hold no key; no image yet."""
+    spec, device = scenario.attention, call.codes.device
     kv = torch_dtype(spec.kv_dtype)
-    shape = (context.layout.total_q, spec.num_heads, spec.head_dim)
-    q = torch.full(shape, coding.q, dtype=torch_dtype(spec.q_dtype), device=context.device)
+    shape = (call.queries, spec.num_heads, spec.head_dim)
+    q = torch.full(shape, coding.q, dtype=torch_dtype(spec.q_dtype), device=device)
     rows = (*call.codes.shape[:2], spec.head_dim)
-    inputs = LogicalInputs(q, _keys(call.included, coding, rows, kv, q.device), _values(call.codes, coding, kv))
+    inputs = LogicalInputs(q, _keys(call.included, coding, rows, kv, device), _values(call.codes, coding, kv))
     all_count = {**_CODED, **dict.fromkeys(UNREAD, coding.top)}
-    fill = Fill.regions(_CODED if call.unread_included else all_count, _CODED)
-    prepared = context.prepare(inputs=inputs, fill=fill)
-    slots = slot_map(context.layout, q.device)
-    for at in torch.split(slots.slots(*UNREAD), _SLOTS_AT_ONCE):
-        put_slots(prepared.pool.v, at, _values(call.unread_codes(at), coding, kv))
-        if call.unread_included is not None:
-            rows = (len(at), *rows[1:])
-            put_slots(prepared.pool.k, at, _keys(call.unread_included(at), coding, rows, kv, q.device))
+    return CodedNumbers(inputs, Fill.regions(_CODED if call.unread_included else all_count, _CODED))
+
+
+def with_image(
+    numbers: CodedNumbers, scenario: Scenario, layout: BatchLayout, call: CodedCall, coding: Coding
+) -> CodedNumbers:
+    """The same with an image, for every further call on any path to copy; without one where it is large."""
+    device = call.codes.device
+    if not has_small_image(scenario, layout, device):
+        return numbers
+    pool = filled_pool(scenario, layout, numbers.inputs, numbers.fill, device)
+    _put_unread(pool, layout, call, coding)
+    return dataclasses.replace(numbers, image=pool.arena.memory)
+
+
+def run_coded(context: CheckContext, call: CodedCall, coding: Coding, numbers: CodedNumbers | None = None) -> Output:
+    """Run the backend on the codes, whose `numbers` may be at hand. ALiBi slopes are 0, so that weights are equal."""
+    ready = numbers or coded_numbers(context.scenario, call, coding)
+    prepared = context.prepare(inputs=ready.inputs, fill=ready.fill, image=ready.image)
+    if ready.image is None:
+        _put_unread(prepared.pool, context.layout, call, coding)
     if prepared.call.sinks is not None and coding.sink is not None:
         prepared.call.sinks.fill_(coding.sink)
     if prepared.call.alibi_slopes is not None:
@@ -123,10 +149,19 @@ def run_coded(context: CheckContext, call: CodedCall, coding: Coding) -> Output:
     return context.execute(prepared).output
 
 
+def _put_unread(pool: Pool, layout: BatchLayout, call: CodedCall, coding: Coding) -> None:
+    """Codes of their own for the slots that hold no key."""
+    for at in torch.split(slot_map(layout, pool.k.device).slots(*UNREAD), _SLOTS_AT_ONCE):
+        put_slots(pool.v, at, _values(call.unread_codes(at), coding, pool.v.dtype))
+        if call.unread_included is not None:
+            rows = (len(at), *pool.k.shape[2:])
+            put_slots(pool.k, at, _keys(call.unread_included(at), coding, rows, pool.k.dtype, pool.k.device))
+
+
 def _keys(
     included: torch.Tensor | None,
     coding: Coding,
-    shape: tuple[int, int, int],
+    shape: tuple[int, ...],
     dtype: torch.dtype,
     device: torch.device,
 ) -> torch.Tensor:

@@ -14,10 +14,22 @@ import torch
 
 from pagedbench.backends.base import Output
 from pagedbench.checks.base import CheckContext
-from pagedbench.checks.footprint_calls import CodedCall, Coding, SlotCodes, coding_for, run_coded
+from pagedbench.checks.footprint_calls import (
+    CodedCall,
+    CodedNumbers,
+    Coding,
+    SlotCodes,
+    coded_numbers,
+    coding_for,
+    run_coded,
+    with_image,
+)
 from pagedbench.checks.footprint_codes import Rows, expected_sums, included_keys, odd_codes, rows_of, sum_codes
 from pagedbench.layout.batch import BatchLayout
+from pagedbench.scenario.model import Scenario
 from pagedbench.tensors.identity import kept
+from pagedbench.tensors.inputs import LogicalInputs
+from pagedbench.tensors.prepare import has_small_image
 
 Side = Literal["K", "V"]
 # Half a code: anything further from the right sum is another set of slots.
@@ -51,20 +63,56 @@ class Deviation:
         return bool((self.sums | self.lse).any())
 
 
+@dataclass(frozen=True)
+class _Coded:
+    """A coded call before it is run, the same on every path and for every backend, and what must come out of it.
+
+    `included` `(total_k, heads)` bool. For each row `(total_q, num_heads)`: `wanted` its sums, by channel; `keys` how
+    many keys it sees and `mass` its denominator, fp64; `scale`, fp32, what its output is multiplied with.
+    """
+
+    call: CodedCall
+    coding: Coding
+    numbers: CodedNumbers
+    rows: Rows
+    included: torch.Tensor
+    wanted: torch.Tensor
+    keys: torch.Tensor
+    mass: torch.Tensor
+    scale: torch.Tensor
+
+
 def detect(context: CheckContext, side: Side, attempt: int = 0) -> Deviation:
     """One coded call. On the V side every key counts; on the K side a random half does."""
-    spec, layout, device = context.scenario.attention, context.layout, context.device
-    seed = 1009 * context.scenario.inputs.seed + 17 * attempt + (side == "K")
-    generator = torch.Generator(device).manual_seed(seed)
+    device = torch.device(context.device)
+    coded = _coded(context.scenario, context.layout, context.inputs, side, attempt, device)
+    return _judge(context, side, run_coded(context, coded.call, coded.coding, coded.numbers), coded)
+
+
+# New inputs, as after a kernel that was found wrong, have no codes yet: what it may have written over is not used.
+@kept(
+    0, many=8, small=lambda scenario, layout, inputs, side, attempt, device: has_small_image(scenario, layout, device)
+)
+def _coded(
+    scenario: Scenario, layout: BatchLayout, inputs: LogicalInputs, side: Side, attempt: int, device: torch.device
+) -> _Coded:
+    spec, k_side = scenario.attention, side == "K"
+    generator = torch.Generator(device).manual_seed(1009 * scenario.inputs.seed + 17 * attempt + k_side)
     rows, shape = rows_of(layout, device), (layout.total_k, spec.num_kv_heads, spec.head_dim_v)
-    included = included_keys(layout, spec.num_kv_heads, generator) if side == "K" else None
+    included = included_keys(layout, spec.num_kv_heads, generator) if k_side else None
     codes = sum_codes(included, shape, layout, generator)
     unread = _unread_codes(shape, layout, generator)
-    unread_in = _unread_included(shape, layout, generator) if side == "K" else None
-    coding = coding_for(context.scenario, _typical_count(layout), k_side=side == "K")
-    output = run_coded(context, CodedCall(codes, included, unread, unread_in), coding)
+    call = CodedCall(
+        layout.total_q, codes, included, unread, _unread_included(shape, layout, generator) if k_side else None
+    )
+    coding = coding_for(scenario, _typical_count(layout), k_side=k_side)
+    numbers = with_image(coded_numbers(scenario, call, coding), scenario, layout, call, coding)
     counting = codes.new_ones(shape[:2], dtype=torch.bool) if included is None else included
-    return _judge(context, side, output, codes, counting, rows, coding)
+    sums, counts = expected_sums(codes, counting, rows)
+    wanted, keys = (of_heads.repeat_interleave(spec.group_size, 1) for of_heads in (sums, counts.double()))
+    mass = coding.mass(keys)
+    scale = (mass / (coding.amplitude * spec.v_scale)).float()
+    return _Coded(call, coding, numbers, rows, counting, wanted, keys, mass, scale)
 
 
 def _unread_codes(shape: tuple[int, int, int], layout: BatchLayout, generator: torch.Generator) -> SlotCodes:
@@ -85,33 +133,21 @@ def _period(layout: BatchLayout) -> int:
     return max(1, min(_UNREAD_PERIOD, layout.num_blocks * layout.block_size))
 
 
-def _judge(
-    context: CheckContext,
-    side: Side,
-    output: Output,
-    codes: torch.Tensor,
-    included: torch.Tensor,
-    rows: Rows,
-    coding: Coding,
-) -> Deviation:
-    group = context.scenario.attention.group_size
-    sums, counts = expected_sums(codes, included, rows)
-    wanted, counts = sums.repeat_interleave(group, 1), counts.repeat_interleave(group, 1).double()
-    unit = coding.amplitude * context.scenario.attention.v_scale
-    mass, traits = coding.mass(counts), context.backend.traits_for(context.path)
-    decoded = output.out.float() * (mass / unit).float()[..., None]
+def _judge(context: CheckContext, side: Side, output: Output, coded: _Coded) -> Deviation:
+    traits, rows = context.backend.traits_for(context.path), coded.rows
+    decoded = output.out.float() * coded.scale[..., None]
     judged = None if rows.live is None else rows.live[:, None]
     if rows.some_blind:
         # A row that sees nothing is exactly zero, whatever its mass would be.
-        empty = counts == 0
+        empty = coded.keys == 0
         decoded = torch.where(empty[..., None], torch.where(output.out == 0, 0.0, math.inf), decoded)
         if traits.empty_rows == "untouched":
             judged = ~empty if judged is None else judged & ~empty
-    wrong = ~((decoded - wanted).abs_() < HALF_CODE).all(-1)
-    lse = _wrong_lse(output, mass, coding, rows, traits.tanh_error)
+    wrong = ~((decoded - coded.wanted).abs_() < HALF_CODE).all(-1)
+    lse = _wrong_lse(output, coded.mass, coded.coding, rows, traits.tanh_error)
     if judged is not None:
         wrong, lse = wrong & judged, lse & judged
-    return Deviation(side, wrong, lse, decoded, wanted, mass, included, coding)
+    return Deviation(side, wrong, lse, decoded, coded.wanted, coded.mass, coded.included, coded.coding)
 
 
 def _wrong_lse(output: Output, mass: torch.Tensor, coding: Coding, rows: Rows, tanh_error: float) -> torch.Tensor:

@@ -52,6 +52,7 @@ class TagProbe:
         heads = spec.num_kv_heads
         key_tags = torch.where(slots >= 0, on_device[slots.clamp(min=0)], NO_TAG) if len(tags) else slots
         call = CodedCall(
+            context.layout.total_q,
             self._one_hot(key_tags, heads),
             self.included,
             lambda at: self._one_hot(stale[at], heads),

@@ -92,7 +92,7 @@ class BatchLayout:
     @property
     def is_small(self) -> bool:
         """Whether what is made from it takes little memory, as for most scenarios that are written to be checked."""
-        return max(self.total_k, self.block_table.size, self.num_blocks * self.block_size) <= SMALL
+        return max(self.total_q, self.total_k, self.block_table.size, self.num_blocks * self.block_size) <= SMALL
 
     def row_sequence(self) -> IntArray:
         """`(total_q,)` the sequence of each query token."""

@@ -11,14 +11,15 @@ from typing import Any, TypeVar, cast
 import torch
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_BY_VALUE = (str, Enum, torch.device)
+_BY_VALUE = (int, str, Enum, torch.device)
 
 
 def kept(size: int, *, many: int = 0, small: Callable[..., bool] | None = None) -> Callable[[_Function], _Function]:
     """Decorates a function of positional arguments: its last `size` results are kept for the very same objects.
 
     Where `small` says so of the arguments, `many` are kept beside these: a scenario has more variants than can be held
-    of large ones. Strings, enums and devices count by value. The arguments are kept alive, so that an id stays its own.
+    of large ones. Whole numbers, strings, enums and devices count by value. The arguments are kept alive, so that an id
+    stays its own.
     """
 
     def decorate(function: _Function) -> _Function:

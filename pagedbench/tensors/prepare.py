@@ -25,7 +25,7 @@ from pagedbench.tensors.fill import Fill, fill_pool, slot_map
 from pagedbench.tensors.identity import kept
 from pagedbench.tensors.inputs import LogicalInputs
 from pagedbench.tensors.memory import MemoryNeed, available_bytes, estimate_bytes
-from pagedbench.tensors.placed import PlacedBatch, placed, pool_shape
+from pagedbench.tensors.placed import placed, pool_shape
 from pagedbench.tensors.pool import Pool, put_slots
 from pagedbench.tensors.transfer import all_to_device
 from pagedbench.words import AttnPath
@@ -37,6 +37,8 @@ __all__ = [
     "available_bytes",
     "call_spec",
     "estimate_bytes",
+    "filled_pool",
+    "has_small_image",
     "image_of",
     "pool_shape",
     "prepare",
@@ -108,7 +110,7 @@ def prepare(
     spec = call_spec(scenario, layout, path, device)
     batch = placed(scenario, layout, device)
     if image is None:
-        pool = _filled(scenario, layout, inputs, chosen, batch, device)
+        pool = filled_pool(scenario, layout, inputs, chosen, device)
     else:
         pool = Pool(Arena(batch.plan, device, batch.memory_like(image)), batch.shape)
     arena = pool.arena
@@ -134,15 +136,11 @@ def prepare(
     return Prepared(call, pool, inputs, layout, scenario, chosen, image)
 
 
-def _filled(
-    scenario: Scenario,
-    layout: BatchLayout,
-    inputs: LogicalInputs,
-    fill: Fill,
-    batch: PlacedBatch,
-    device: torch.device | str,
+def filled_pool(
+    scenario: Scenario, layout: BatchLayout, inputs: LogicalInputs, fill: Fill, device: torch.device | str
 ) -> Pool:
     """A pool in memory with all that a call hands over in it; the output's holds the guard pattern."""
+    batch = placed(scenario, layout, device)
     arena = Arena(batch.plan, device)
     pool = Pool(arena, batch.shape)
     fill_pool(pool, fill, inputs, layout, scenario.inputs)
@@ -166,25 +164,22 @@ def small_image_of(
 ) -> torch.Tensor | None:
     """The same where it is kept for the next cell; None where it is not, for a call that a cell makes once."""
     where = torch.device(device)
-    small = _has_small_image(scenario, layout, inputs, fill, where)
-    return _image_of(scenario, layout, inputs, fill, where) if small else None
+    return _image_of(scenario, layout, inputs, fill, where) if has_small_image(scenario, layout, where) else None
 
 
-def _has_small_image(
-    scenario: Scenario, layout: BatchLayout, inputs: LogicalInputs, fill: Fill, device: torch.device
-) -> bool:
+def has_small_image(scenario: Scenario, layout: BatchLayout, device: torch.device | str) -> bool:
+    """Whether the memory of a call takes so little room that a cell may leave it to the next."""
     return placed(scenario, layout, device).plan.total <= SMALL_IMAGE_BYTES
 
 
 # New inputs, as after a kernel that was found wrong, have no image yet: what it may have written over is not used.
-@kept(0, many=16, small=_has_small_image)
+@kept(0, many=16, small=lambda scenario, layout, inputs, fill, device: has_small_image(scenario, layout, device))
 def _image_of(
     scenario: Scenario, layout: BatchLayout, inputs: LogicalInputs, fill: Fill, device: torch.device
 ) -> torch.Tensor | None:
-    batch = placed(scenario, layout, device)
-    if batch.plan.total > MOST_IMAGE_BYTES:
+    if placed(scenario, layout, device).plan.total > MOST_IMAGE_BYTES:
         return None
-    return _filled(scenario, layout, inputs, fill, batch, device).arena.memory
+    return filled_pool(scenario, layout, inputs, fill, device).arena.memory
 
 
 def call_spec(scenario: Scenario, layout: BatchLayout, path: AttnPath, device: torch.device | str) -> CallSpec:

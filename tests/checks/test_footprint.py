@@ -12,6 +12,7 @@ from pagedbench.backends.base import Output
 from pagedbench.checks.base import CheckResult
 from pagedbench.checks.footprint import Footprint
 from pagedbench.checks.footprint_codes import expected_sums, included_keys, rows_of, sum_codes
+from pagedbench.checks.footprint_detect import detect
 from pagedbench.faults.catalogue import find_fault
 from pagedbench.faults.fault import Fault
 from pagedbench.faults.kernel import FaultyBackend
@@ -291,3 +292,26 @@ def test_a_stranger_in_a_long_sequence_is_found_in_a_pool_of_many_blocks() -> No
     (said,) = messages(wanted, planted(change))
     assert "key 9,000" in said
     assert "block 3990 (free)" in said
+
+
+def test_codes_made_for_one_cell_judge_the_next() -> None:
+    """The same batch and inputs under another kernel: judged as on codes of its own."""
+    wanted, fault = docs_decode(), weighing(2, [3, 64, 65], 2.0)
+    first = context(wanted, FaultyBackend(None), AttnPath.DECODE)
+    assert Footprint().run(first).verdict is Verdict.PASS
+    second = replace(first, backend=FaultyBackend(fault))
+    second.__dict__["inputs"] = first.inputs
+    assert Footprint().run(second) == judged(wanted, fault)
+    second.backend = FaultyBackend(None)
+    assert Footprint().run(second).verdict is Verdict.PASS
+
+
+def test_codes_are_made_anew_for_new_inputs() -> None:
+    """A kernel that was found wrong may have written over the old ones."""
+    first = context(docs_decode(), FaultyBackend(None), AttnPath.DECODE)
+    one = detect(first, "K").included
+    assert detect(first, "K").included is one
+    new = replace(first)
+    again = detect(new, "K").included
+    assert again is not one
+    assert again.equal(one)

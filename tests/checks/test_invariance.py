@@ -11,6 +11,7 @@ from pagedbench.checks.base import CheckResult
 from pagedbench.checks.invariance import Invariance
 from pagedbench.checks.reorder import chosen, copies
 from pagedbench.layout.build import build_layout
+from pagedbench.layout.variants import moved, with_padding
 from pagedbench.scenario.model import Override, Scenario
 from pagedbench.tensors.call import Call, CallSpec
 from pagedbench.tensors.inputs import random_inputs
@@ -93,12 +94,13 @@ def test_noise_beyond_the_budget_is_unstable_whatever_is_declared() -> None:
     assert "leaves its budget" in result.message
 
 
-def test_following_padding_is_found() -> None:
-    def tamper(call: Call, output: Output) -> None:
-        if int(call.block_table[0, 1]) >= 0:
-            output.out[0] += 1
+def follows_padding(call: Call, output: Output) -> None:
+    if int(call.block_table[0, 1]) >= 0:
+        output.out[0] += 1
 
-    names = [f.message.split(":")[0] for f in judged(tamper).findings]
+
+def test_following_padding_is_found() -> None:
+    names = [f.message.split(":")[0] for f in judged(follows_padding).findings]
     assert set(names) >= {"padding 0", "padding num_blocks", "padding decoy"}
 
 
@@ -241,3 +243,32 @@ class TestReorder:
         assert other.layout.num_blocks > used.max()
         assert other.tokens.tolist() == [2, 2, 2]
         assert torch.equal(other.inputs.k[:5], other.inputs.k[5:10])
+
+
+def test_a_variant_kept_from_another_cell_is_the_call_made_anew() -> None:
+    """Moved blocks, a decoy block, the batch reversed: memory bit for bit, whatever the last kernel did to its own."""
+    one = context(docs_decode(), Plain(), AttnPath.DECODE)
+    inputs = one.inputs
+    reversed_batch = chosen(one.layout, inputs, [2, 1, 0])
+    for layout, numbers in (
+        (moved(one.layout, seed=1), inputs),
+        (with_padding(one.layout, "decoy"), inputs),
+        (with_padding(one.layout, 0), inputs),
+        (reversed_batch.layout, reversed_batch.inputs),
+    ):
+        one.prepare_variant(layout, numbers).arena.memory.zero_()
+        again, fresh = one.prepare_variant(layout, numbers), one.prepare(layout=layout, inputs=numbers)
+        assert again.arena.equals(fresh.arena)
+        assert again.call.block_table.equal(fresh.call.block_table)
+        assert again.call.write_slots.equal(fresh.call.write_slots)
+
+
+def test_a_fault_on_a_variation_is_found_though_the_cell_before_passed() -> None:
+    """The second kernel reads what the table's padding says; the layouts and images are the first one's."""
+    first = context(docs_decode(), NoSplits(), AttnPath.DECODE)
+    assert Invariance().run(first).verdict is Verdict.PASS
+    second = replace(first, backend=NoSplits(follows_padding))
+    second.__dict__["inputs"] = first.inputs
+    again, fresh = Invariance().run(second), judged(follows_padding)
+    assert again.verdict is Verdict.UNSTABLE
+    assert again == fresh
