@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from pagedbench.checks.base import CheckContext, CheckResult
+from pagedbench.checks.comparison import compare
 from pagedbench.checks.floor import ready_call
 from pagedbench.faults.catalogue import FAULTS, find_fault
 from pagedbench.faults.effect import effect
@@ -56,6 +57,28 @@ def diagnose(
     failed = [result for result in results if result.verdict.is_wrong or result.verdict is Verdict.ERROR]
     if not failed:
         return []
+    found = _behaviour(context, failed, deadline)
+    return found if _explained(found) else [*_undeclared(context, failed), *found]
+
+
+def _undeclared(context: CheckContext, failed: Sequence[CheckResult]) -> list[Diagnosis]:
+    """A kernel may be right for what it does, but have not said so: then its budget was too small."""
+    attention, traits = context.scenario.attention, context.backend.traits_for(context.path)
+    off = any((result.check, result.verdict) == ("accuracy", Verdict.MISMATCH) for result in failed)
+    if not off or traits.score_rounding or attention.dtype == "float32":
+        return []
+    rounded = replace(traits, score_rounding=True)
+    distances = compare(context.base.output, context.reference, context.layout, attention, rounded)
+    if any(float(d.ratio.max()) > 1 for d in (distances.out, distances.lse) if d is not None):
+        return []
+    sentence = (
+        f"output is within the budget of a kernel that rounds its scores to {attention.dtype}; "
+        "if that is meant, declare score_rounding=True"
+    )
+    return [Diagnosis(None, sentence, 0.0, "judged again with the trait")]
+
+
+def _behaviour(context: CheckContext, failed: Sequence[CheckResult], deadline: float) -> list[Diagnosis]:
     if scores_needed(context.prepare().call) > MOST_SCORES:
         return [Diagnosis(None, "too large to try the catalogue on: `pagedbench shrink` makes it small first", 0.0, "")]
     try:

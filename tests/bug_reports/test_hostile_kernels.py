@@ -71,7 +71,7 @@ CORRUPTED = {
     "into_q_decode": "q changed",
     "scales_q_in_place_decode": "q changed",
     "into_the_cache_decode": "stray write",
-    "sorts_its_table_decode": "block_table[0][0]: 2 became -1",
+    "sorts_its_table_decode": "block_table[2][0]: 3 became 7",
 }
 
 

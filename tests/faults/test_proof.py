@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -144,6 +145,32 @@ def test_a_fault_that_calls_right_what_is_wrong_does_not_explain_it() -> None:
     (said,) = diagnose(context, [failure])
     assert (said.fault, said.score) == (None, 0.0)
     assert "no fault of the catalogue" in said.sentence
+
+
+def test_a_kernel_that_rounds_its_scores_and_does_not_say_so_is_told_of_the_trait() -> None:
+    """The LSE is some 4, and 0.0006 of it far below the 4·2⁻⁹ of a score that two roundings to bf16 explain."""
+    right = context_for(trials()[0], None, "cpu")
+    assert right.scenario.attention.dtype == "bfloat16"
+    kernel = ScoresRounded()
+    context = CheckContext(right.scenario, right.layout, kernel, right.path, right.device)
+    failure = CHECKS["accuracy"].run(context)
+    assert failure.verdict is Verdict.MISMATCH
+    hint, said = diagnose(context, [failure])
+    assert hint.fault is None
+    assert hint.sentence == (
+        "output is within the budget of a kernel that rounds its scores to bfloat16; "
+        "if that is meant, declare score_rounding=True"
+    )
+    assert "no fault of the catalogue" in said.sentence
+    kernel.traits = replace(kernel.traits, score_rounding=True)
+    declared = CheckContext(right.scenario, right.layout, kernel, right.path, right.device)
+    assert CHECKS["accuracy"].run(declared).verdict is Verdict.PASS
+
+
+def test_the_trait_is_not_held_out_to_a_kernel_that_is_further_off() -> None:
+    context = first_cell_that_shows(find_fault("last-key-missed"))
+    found = diagnose(context, [CHECKS["accuracy"].run(context)])
+    assert all("score_rounding" not in said.sentence for said in found)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.LEAK, Verdict.MISMATCH])
