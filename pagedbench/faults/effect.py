@@ -102,12 +102,19 @@ def _same_output(right: AttentionProgram, faulty: AttentionProgram, rows: torch.
     if not bool(rows.any()):
         return True
     heads = torch.equal(right.k_heads, faulty.k_heads) and torch.equal(right.v_heads, faulty.v_heads)
+    heads &= right.v_from_k == faulty.v_from_k and _same_order(right.v_order, faulty.v_order)
     seeing = right.last > right.first
     blind = bool((rows & ~seeing).any()) and right.sinks is None
     if blind and (right.empty, right.lse.empty) != (faulty.empty, faulty.lse.empty):
         return False
     placed = torch.equal(right.out_row[rows], faulty.out_row[rows])
     return placed and (heads or not bool((rows & seeing).any()))
+
+
+def _same_order(right: torch.Tensor | None, faulty: torch.Tensor | None) -> bool:
+    if right is None or faulty is None:
+        return right is faulty
+    return torch.equal(right, faulty)
 
 
 def _same_writes(right: AttentionProgram, faulty: AttentionProgram, rows: torch.Tensor) -> bool:
@@ -129,5 +136,6 @@ def _same_numbers(right: AttentionProgram, faulty: AttentionProgram, rows: torch
         or (right.sink_count == faulty.sink_count and torch.equal(right.sinks, faulty.sinks))
     )
     lse = right.lse.base2 == faulty.lse.base2 and right.lse.with_sink == faulty.lse.with_sink
-    outputs = (right.out_factor, right.partials) == (faulty.out_factor, faulty.partials)
+    factors, others = ((p.out_factor, p.partials, p.k_scale, p.v_scale) for p in (right, faulty))
+    outputs = factors == others
     return ((scores and lse and outputs) or not seeing) and sinks

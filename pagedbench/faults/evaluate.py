@@ -137,11 +137,17 @@ def _attend(
 def _read(program: AttentionProgram, indices: Indices, call: Call, sequence: Sequence, compute: torch.dtype) -> _Keys:
     k_pool, v_pool = pools(call)
     k = _gather(k_pool, sequence.k, program.k_strides)
-    v = _gather(v_pool, sequence.v, program.v_strides)
+    v = (
+        _gather(k_pool, sequence.v, program.k_strides)
+        if program.v_from_k
+        else _gather(v_pool, sequence.v, program.v_strides)
+    )
+    if program.v_order is not None:
+        v = v[..., program.v_order.to(v.device)]
     return _Keys(
         sequence.weight.to(compute),
-        _for_heads(k, call.k_scale, indices.k_heads, compute),
-        _for_heads(v, call.v_scale, indices.v_heads, compute),
+        _for_heads(k, program.k_scale, indices.k_heads, compute),
+        _for_heads(v, program.v_scale, indices.v_heads, compute),
     )
 
 
@@ -187,7 +193,8 @@ def _softmax_v(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output `(rows, num_heads, head_dim_v)` and LSE `(rows, num_heads)`."""
     sink = _sink_terms(program, scores)
-    masked = scores.masked_fill(~live, -math.inf)
+    left_out = program.scoring.masked
+    masked = scores.masked_fill(~live, -math.inf if left_out is None else left_out)
     peak = torch.maximum(masked.amax(-1), sink) if masked.shape[-1] else sink.expand(-1, scores.shape[1])
     shift = peak.masked_fill(peak == -math.inf, 0.0)
     mass = torch.exp(masked - shift[..., None]) * keys.weight

@@ -94,4 +94,11 @@ def _key(call: Call) -> tuple[object, ...]:
     host = host_arrays(call)
     arrays = (host.cu_seqlens_q, host.cu_seqlens_k, host.cache_seqlens, host.total_seqlens, host.block_table)
     places = tuple((pool.shape, pool.stride()) for pool in pools(call))
-    return id(call.spec), call.k_new is None, places, *(array.numpy().tobytes() for array in arrays)
+    return (
+        id(call.spec),
+        call.k_new is None,
+        call.k_scale,
+        call.v_scale,
+        places,
+        *(array.numpy().tobytes() for array in arrays),
+    )

@@ -60,7 +60,7 @@ class Scoring:
     """From q·k to a score: `cap * tanh(scale * q·k / cap)`.
 
     `cap_before_scale` caps q·k and scales afterwards; `exp_overflows` makes tanh from fp16 exponentials, NaN where
-    e^2x is infinite; `channels` of the head dim are used.
+    e^2x is infinite; `channels` of the head dim are used. `masked` is the score of a masked key that is not left out.
     """
 
     scale: float
@@ -68,6 +68,7 @@ class Scoring:
     channels: int
     cap_before_scale: bool = False
     exp_overflows: bool = False
+    masked: float | None = None
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,10 @@ class AttentionProgram:
     multiplied by zero instead of skipped. `first`, `last` `(total_q,)`: the half-open range of positions that a query
     token sees. `k_heads`, `v_heads` `(num_heads,)`: the KV head of each query head. `sinks` `(num_heads,)` count
     `sink_count` times. `out_row` `(total_q,)`: where each row's result is written, NOT_WRITTEN for nowhere.
-    `k_strides`, `v_strides`: (block, token, head) in elements, as the kernel believes. `partials`: key ranges whose
-    partial results are rounded to the output's dtype. `noise` is added to one call in five. `crash`: what it raises.
+    `k_strides`, `v_strides`: (block, token, head) in elements, as the kernel believes. `k_scale`, `v_scale`: what fp8
+    is multiplied by. `v_from_k`: V is read where K lies. `v_order` `(head_dim_v,)`: where V's channels come from, None
+    for their own places. `partials`: key ranges whose partial results are rounded to the output's dtype. `noise` is
+    added to one call in five. `crash`: what it raises.
     """
 
     facts: Facts
@@ -128,6 +131,10 @@ class AttentionProgram:
     writes: WritePlan | None = None
     k_strides: Strides = (0, 0, 0)
     v_strides: Strides = (0, 0, 0)
+    k_scale: float = 1.0
+    v_scale: float = 1.0
+    v_from_k: bool = False
+    v_order: torch.Tensor | None = None
     lse: LseRule = LseRule()
     empty: EmptyRow = "zero"
     out_factor: float = 1.0
@@ -174,6 +181,8 @@ def program_for(call: Call) -> AttentionProgram:
         writes=_writes(facts, call, slots),
         k_strides=_strides(k),
         v_strides=_strides(v),
+        k_scale=call.k_scale,
+        v_scale=call.v_scale,
     )
 
 

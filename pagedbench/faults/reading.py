@@ -192,6 +192,19 @@ def v_of_another_sequence(program: AttentionProgram) -> AttentionProgram:
     return program.replace(v_slots=torch.where(middle_block(program), _other_sequence(program), program.v_slots))
 
 
+def v_from_the_k_pool(program: AttentionProgram) -> AttentionProgram:
+    """V is read where K lies."""
+    spec = program.facts.spec
+    return program.replace(v_from_k=spec.head_dim == spec.head_dim_v)
+
+
+def v_channel_wrong(program: AttentionProgram) -> AttentionProgram:
+    """The first channel of V is its neighbour's."""
+    order = torch.arange(program.facts.spec.head_dim_v)
+    order[0] = min(1, len(order) - 1)
+    return program.replace(v_order=order)
+
+
 def index_words_misread(program: AttentionProgram) -> AttentionProgram:
     """An int64 block table is read as int32: every second word is a high half."""
     facts = program.facts
@@ -282,6 +295,14 @@ FAULTS = (
         v_of_another_sequence,
         "two sequences with keys of their own",
     ),
+    Fault(
+        "v-from-the-k-pool",
+        "V is read from the K pool",
+        "W",
+        v_from_the_k_pool,
+        "K and V of one head dim",
+    ),
+    Fault("v-channel-wrong", "one channel of V is its neighbour's", "W", v_channel_wrong),
     Fault(
         "index-words-misread",
         "an int64 block table is read as int32",

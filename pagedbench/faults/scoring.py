@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from pagedbench.faults.fault import Fault
-from pagedbench.faults.program import AttentionProgram
+from pagedbench.faults.program import NO_SLOT, AttentionProgram
 from pagedbench.scenario.model import UNLIMITED
 
 Change = Callable[[AttentionProgram], AttentionProgram]
@@ -111,6 +111,16 @@ def _scoring(**changes: object) -> Change:
     return change
 
 
+def softcap_after_mask(program: AttentionProgram) -> AttentionProgram:
+    """Every key of a whole block counts, a masked one with the score −softcap that the cap makes of −inf."""
+    facts, cap = program.facts, program.scoring.softcap
+    if cap is None:
+        return program
+    blocks = program.position < (facts.blocks * facts.block_size)[:, None]
+    read = blocks & (program.k_slots != NO_SLOT)
+    return program.replace(masked=program.masked | read, scoring=replace(program.scoring, masked=-cap))
+
+
 def channels_dropped(program: AttentionProgram) -> AttentionProgram:
     """The last eighth of the head dim is left out of q·k."""
     kept = program.scoring.channels - max(1, program.scoring.channels // 8)
@@ -129,6 +139,14 @@ def sink_scaled(program: AttentionProgram) -> AttentionProgram:
     if program.sinks is None:
         return program
     return program.replace(sinks=program.sinks * program.scoring.scale)
+
+
+def sink_of_kv_head(program: AttentionProgram) -> AttentionProgram:
+    """Sinks are indexed by KV head."""
+    spec = program.facts.spec
+    if program.sinks is None:
+        return program
+    return program.replace(sinks=program.sinks[torch.arange(spec.num_heads) // spec.group_size])
 
 
 def kv_head_modulo(program: AttentionProgram) -> AttentionProgram:
@@ -155,6 +173,16 @@ def v_head_off_by_one(program: AttentionProgram) -> AttentionProgram:
     return program.replace(v_heads=(program.v_heads + 1) % program.facts.spec.num_kv_heads)
 
 
+def _scales(k: str, v: str) -> Change:
+    """Which scale K and V are multiplied by: their own, the other's, or none."""
+
+    def change(program: AttentionProgram) -> AttentionProgram:
+        scales = {"k": program.k_scale, "v": program.v_scale, "none": 1.0}
+        return program.replace(k_scale=scales[k], v_scale=scales[v])
+
+    return change
+
+
 def alibi_ignored(program: AttentionProgram) -> AttentionProgram:
     """No position bias."""
     return program.replace(alibi=None)
@@ -166,6 +194,7 @@ def _output(factor: float) -> Change:
 
 _SOFTCAP = "a softcap that the scores come near"
 _WINDOW = "a window narrower than the keys"
+_FP8 = "fp8 with a scale other than 1"
 _SINK = "sinks that take a share of the mass"
 
 FAULTS = (
@@ -222,11 +251,22 @@ FAULTS = (
         _SOFTCAP,
     ),
     Fault("softcap-overflow", "the softcap's exponential overflows", "N", _scoring(exp_overflows=True), _SOFTCAP),
+    Fault(
+        "softcap-after-mask",
+        "the softcap is applied after the mask (−inf becomes −softcap)",
+        "W",
+        softcap_after_mask,
+        "a softcap, and a partly used block or a masked key",
+    ),
     Fault("channels-dropped", "the last channels of the head dim are left out of q·k", "W", channels_dropped),
     Fault("sink-ignored", "the sink is ignored", "W", _sink_count(0.0), _SINK),
     Fault("sink-doubled", "the sink is counted twice", "W", _sink_count(2.0), _SINK),
     Fault("sink-scaled", "the sink is multiplied by the softmax scale", "W", sink_scaled, _SINK),
     Fault("sink-per-split", "the sink is counted once a split", "W", _sink_count(float(SINK_SPLITS)), _SINK),
+    Fault("sink-of-kv-head", "sinks are indexed by KV head", "W", sink_of_kv_head, "GQA with sinks that differ"),
+    Fault("k-scale-ignored", "k_scale is left out", "W", _scales("none", "v"), _FP8),
+    Fault("v-scale-ignored", "v_scale is left out", "W", _scales("k", "none"), _FP8),
+    Fault("v-scale-of-k", "V is multiplied by k_scale", "W", _scales("k", "k"), "fp8 with two scales that differ"),
     Fault("kv-head-modulo", "query head h uses KV head h % num_kv_heads", "W", kv_head_modulo, "GQA with two KV heads"),
     Fault("kv-head-off-by-one", "every query head uses the next KV head", "W", kv_head_off_by_one, "two KV heads"),
     Fault("kv-head-zero", "every query head uses KV head 0", "W", kv_head_zero, "two KV heads"),

@@ -18,7 +18,8 @@ scale-1-percent scale-sqrt-2 scale-missing scale-twice sink-ignored sink-doubled
 kv-head-modulo kv-head-off-by-one append-skipped append-one-slot-late append-into-block-0 append-k-v-swapped
 append-into-another-sequence append-past-the-pool stale-new-token longest-length empty-rows-divide-by-zero lse-base-2
 lse-finite-for-empty-rows lse-of-one-split tail-leaks rows-unwritten noise int32-overflow k-with-strides-of-v all-zeros
-mean-of-v
+mean-of-v softcap-after-mask v-from-the-k-pool v-channel-wrong k-scale-ignored v-scale-ignored v-scale-of-k
+sink-of-kv-head
 """.split()  # noqa: SIM905  # noqa: SIM905
 
 

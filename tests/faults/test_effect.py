@@ -38,6 +38,12 @@ def effect_of(name: str, wanted: Scenario, path: AttnPath = AttnPath.DECODE) -> 
         ("sink-ignored", docs_decode()),
         ("sink-scaled", scenario(attention={"sinks": (0.0, 0.0, 0.0, 0.0)})),
         ("softcap-before-scale", docs_decode()),
+        ("softcap-after-mask", docs_decode()),
+        ("sink-of-kv-head", scenario(attention={"sinks": (2.0, 2.0, 2.0, 2.0)})),
+        ("k-scale-ignored", docs_decode()),
+        ("v-scale-ignored", docs_decode()),
+        ("v-scale-of-k", docs_decode()),
+        ("v-from-the-k-pool", scenario(head_dim_v=24)),
         ("append-skipped", scenario(append=False)),
         ("longest-length", scenario((1, 1), (7, 7))),
         ("tail-leaks", scenario((1,), (63,))),
@@ -62,6 +68,9 @@ def test_it_cannot_show_here(name: str, wanted: Scenario) -> None:
         ("window-one-narrow", scenario((1,), (10,), attention={"window_size": (10, 0)})),
         ("causal-top-left", docs_decode()),
         ("kv-head-modulo", docs_decode()),
+        ("v-from-the-k-pool", docs_decode()),
+        ("v-channel-wrong", docs_decode()),
+        ("softcap-after-mask", scenario(attention={"softcap": 10.0})),
         ("block-tail-dropped", scenario(cache={"block_size": 24})),
         ("tail-leaks", docs_decode()),
         ("order-assumed", scenario(cache={"layout": PoolLayout(order="HND")})),
@@ -77,6 +86,13 @@ def test_it_shows_in_what_is_read_or_written(name: str, wanted: Scenario) -> Non
 def test_it_shows_in_numbers_only(name: str) -> None:
     found = effect_of(name, docs_decode())
     assert (found.indices, found.numbers) == (False, True)
+
+
+def test_sinks_by_kv_head_are_the_first_ones() -> None:
+    """Four query heads on two KV heads take sinks 0, 0, 1 and 1."""
+    changed = find_fault("sink-of-kv-head").change(program(scenario(attention={"sinks": (5.0, 6.0, 7.0, 8.0)})))
+    assert changed.sinks is not None
+    assert changed.sinks.tolist() == [5.0, 5.0, 6.0, 6.0]
 
 
 def test_an_address_of_more_than_31_bits_overflows() -> None:
