@@ -1,4 +1,5 @@
-"""What the sums of a row give away where no set of slots explains them: V scaled, or wrong in some channels only.
+"""What the sums of a row give away where no set of slots explains them: V scaled or shifted, or wrong in some channels
+only.
 
 A wrong set of slots changes nearly every channel, each by another amount, since codes are drawn channel by channel.
 """
@@ -13,6 +14,8 @@ from pagedbench.checks.footprint_words import span_words, spans
 # So many channels with a sum other than 0 tell a common factor from chance.
 _FEWEST_SUMS = 3
 _SAME_FACTOR = 0.25
+_ROUNDING = 2.0**-7
+_MOST_ROOM = 2.0
 # A wrong slot leaves a channel as it is once in eight times at most.
 _SOME = 0.25
 
@@ -25,7 +28,9 @@ def describe_values(decoded: np.ndarray, wanted: np.ndarray) -> str | None:
         return None
     factor = _factor(decoded, wanted)
     if factor is not None:
-        return f"holds its keys' values times {factor:.3g}: V or the output is scaled, no slot is wrong"
+        return f"holds its keys' values times {factor:.2g}: V or the output is scaled, no slot is wrong"
+    if _shifted(decoded, wanted):
+        return "holds its keys' values and one number more in all channels: no slot is wrong"
     if len(wrong) <= _SOME * len(wanted):
         return f"holds the values of no key in {span_words('channel', spans(wrong))} of V, the others are right"
     if len(set(wanted.tolist())) >= _FEWEST_SUMS and _permuted(decoded, wanted):
@@ -40,6 +45,13 @@ def _factor(decoded: np.ndarray, wanted: np.ndarray) -> float | None:
     factor = float(decoded @ wanted / (wanted @ wanted))
     room = _SAME_FACTOR * max(abs(factor), _SAME_FACTOR)
     return factor if bool((np.abs(decoded - factor * wanted) < room).all()) else None
+
+
+def _shifted(decoded: np.ndarray, wanted: np.ndarray) -> bool:
+    """One number was added in all channels: to the output's rounding, as long as that leaves the codes to be seen."""
+    shift = decoded - wanted
+    room = max(_SAME_FACTOR, _ROUNDING * abs(float(shift.mean())))
+    return room < _MOST_ROOM and bool((np.abs(shift - shift.mean()) < room).all())
 
 
 def _permuted(decoded: np.ndarray, wanted: np.ndarray) -> bool:

@@ -21,7 +21,9 @@ def command(
     scenarios: o.Scenarios,
     backend: o.Backends = None,
     path: o.Paths = None,
-    suite: Annotated[Suite, typer.Option(help="quick leaves out invariance and graph-replay; a gate wants full.")] = Suite.QUICK,
+    suite: Annotated[
+        Suite, typer.Option(help="quick leaves out invariance and graph-replay; a gate wants full.")
+    ] = Suite.QUICK,
     device: o.Device = "auto",
     seed: o.Seed = None,
     timeout: o.Timeout = 60.0,

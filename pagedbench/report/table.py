@@ -187,7 +187,9 @@ def finding_line(finding: FindingDict) -> str:
 
 def _indented(line: str) -> Text:
     """Wrapped here and not by a `Padding`, which would fill every line of a log with blanks."""
-    return Text(textwrap.fill(line, MAX_COLUMNS - 2, initial_indent="  ", subsequent_indent=_HANG))
+    further = line.startswith(" ")  # a check's second finding: marked, to be told from the rest of a long first one
+    first, hang = (f"{_HANG}· ", f"{_HANG}  ") if further else ("  ", _HANG)
+    return Text(textwrap.fill(line.strip(), MAX_COLUMNS - 2, initial_indent=first, subsequent_indent=hang))
 
 
 def _skips(records: Sequence[CellRecord]) -> Iterator[RenderableType]:

@@ -193,6 +193,7 @@ def in_channel(channel: int, other: int) -> Callable[[torch.Tensor], torch.Tenso
     [
         (lambda v: v * 0.25, "holds its keys' values times 0.25: V or the output is scaled"),
         (lambda v: v * 3, "holds its keys' values times 3: V or the output is scaled"),
+        (lambda v: v + 0.5, "holds its keys' values and one number more in all channels"),
         (in_channel(5, 6), "holds the values of no key in channel 5 of V, the others are right"),
         (lambda v: v.flip(-1), "holds its keys' values with the channels of V in another order"),
     ],

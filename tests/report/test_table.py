@@ -91,7 +91,11 @@ def test_a_check_shows_up_to_three_findings_of_different_sequences() -> None:
     failed = {**failed_check(), "message": findings[0]["message"], "findings": findings}
     text = shown([record(Verdict.MISMATCH, checks=[failed], message=failed["message"])])
     told = [line.strip() for line in text.splitlines() if "finding" in line]
-    assert told == ["accuracy: sequence 4, finding 0", "sequence 1, finding 2", "sequence 0, finding 3 (and 2 more)"]
+    assert told == [
+        "accuracy: sequence 4, finding 0",
+        "· sequence 1, finding 2",
+        "· sequence 0, finding 3 (and 2 more)",
+    ]
 
 
 def test_a_finding_names_the_places_that_its_sentence_does_not() -> None:
