@@ -22,7 +22,7 @@ from pagedbench.tensors.bits import torch_dtype
 from pagedbench.tensors.fill import UNREAD, Fill, FillValue, slot_map
 from pagedbench.tensors.inputs import LogicalInputs
 from pagedbench.tensors.pool import Pool, put_slots
-from pagedbench.tensors.prepare import filled_pool, has_small_image
+from pagedbench.tensors.prepare import filled_pool
 
 # exp(-2048) is 0 in fp32, and q·k, 2048 / scale, still fits fp16 for backends that round scores to it.
 EXCLUDING_SCORE = 2048.0
@@ -101,15 +101,35 @@ class CodedCall:
     unread_codes: SlotCodes
     unread_included: SlotCodes | None
 
+    def of_heads(self, heads: slice) -> CodedCall:
+        """The call with some of the KV heads."""
+        codes, included = self.unread_codes, self.unread_included
+        return CodedCall(
+            self.queries,
+            self.codes[:, heads],
+            None if self.included is None else self.included[:, heads],
+            lambda at: codes(at)[:, heads],
+            None if included is None else lambda at: included(at)[:, heads],
+        )
+
 
 @dataclass(frozen=True)
 class CodedNumbers:
-    """The codes as numbers. `image` is the memory of such a call with the unread slots' codes in place, None where it
-    is large."""
+    """The codes as numbers. Where they are few, `unread` holds K (None where `fill` says it) and V of the slots without
+    a key, in the order of the slot map; and `image` the memory of such a call with them in place."""
 
     inputs: LogicalInputs
     fill: Fill
+    unread: tuple[torch.Tensor | None, torch.Tensor] | None = None
     image: torch.Tensor | None = None
+
+    def of_heads(self, heads: slice) -> CodedNumbers:
+        """Those of some of the KV heads; no image."""
+        inputs, unread = self.inputs, self.unread
+        if unread is not None:
+            k, v = unread
+            unread = (None if k is None else k[:, heads], v[:, heads])
+        return CodedNumbers(LogicalInputs(inputs.q, inputs.k[:, heads], inputs.v[:, heads]), self.fill, unread)
 
 
 def coded_numbers(scenario: Scenario, call: CodedCall, coding: Coding) -> CodedNumbers:
@@ -124,15 +144,17 @@ def coded_numbers(scenario: Scenario, call: CodedCall, coding: Coding) -> CodedN
     return CodedNumbers(inputs, Fill.regions(_CODED if call.unread_included else all_count, _CODED))
 
 
-def with_image(
-    numbers: CodedNumbers, scenario: Scenario, layout: BatchLayout, call: CodedCall, coding: Coding
-) -> CodedNumbers:
-    """The same with an image, for every further call on any path to copy; without one where it is large."""
-    device = call.codes.device
-    if not has_small_image(scenario, layout, device):
-        return numbers
+def with_unread(numbers: CodedNumbers, call: CodedCall, coding: Coding, slots: torch.Tensor) -> CodedNumbers:
+    """The same with those of the slots that hold no key."""
+    return dataclasses.replace(numbers, unread=_unread(call, coding, slots, numbers.inputs))
+
+
+def with_image(numbers: CodedNumbers, scenario: Scenario, layout: BatchLayout) -> CodedNumbers:
+    """The same, its `unread` known, with an image for every call on any path to copy."""
+    device = numbers.inputs.q.device
     pool = filled_pool(scenario, layout, numbers.inputs, numbers.fill, device)
-    _put_unread(pool, layout, call, coding)
+    if numbers.unread is not None:
+        _put_unread(pool, slot_map(layout, device).slots(*UNREAD), *numbers.unread)
     return dataclasses.replace(numbers, image=pool.arena.memory)
 
 
@@ -141,7 +163,9 @@ def run_coded(context: CheckContext, call: CodedCall, coding: Coding, numbers: C
     ready = numbers or coded_numbers(context.scenario, call, coding)
     prepared = context.prepare(inputs=ready.inputs, fill=ready.fill, image=ready.image)
     if ready.image is None:
-        _put_unread(prepared.pool, context.layout, call, coding)
+        slots = slot_map(context.layout, context.device).slots(*UNREAD)
+        for at in torch.split(slots, _SLOTS_AT_ONCE):
+            _put_unread(prepared.pool, at, *_unread(call, coding, at, ready.inputs))
     if prepared.call.sinks is not None and coding.sink is not None:
         prepared.call.sinks.fill_(coding.sink)
     if prepared.call.alibi_slopes is not None:
@@ -149,13 +173,21 @@ def run_coded(context: CheckContext, call: CodedCall, coding: Coding, numbers: C
     return context.execute(prepared).output
 
 
-def _put_unread(pool: Pool, layout: BatchLayout, call: CodedCall, coding: Coding) -> None:
-    """Codes of their own for the slots that hold no key."""
-    for at in torch.split(slot_map(layout, pool.k.device).slots(*UNREAD), _SLOTS_AT_ONCE):
-        put_slots(pool.v, at, _values(call.unread_codes(at), coding, pool.v.dtype))
-        if call.unread_included is not None:
-            rows = (len(at), *pool.k.shape[2:])
-            put_slots(pool.k, at, _keys(call.unread_included(at), coding, rows, pool.k.dtype, pool.k.device))
+def _unread(
+    call: CodedCall, coding: Coding, slots: torch.Tensor, inputs: LogicalInputs
+) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """K (None where all count) and V of slots that hold no key: codes of their own."""
+    v, k = _values(call.unread_codes(slots), coding, inputs.v.dtype), None
+    if call.unread_included is not None:
+        shape = (len(slots), *inputs.k.shape[1:])
+        k = _keys(call.unread_included(slots), coding, shape, inputs.k.dtype, slots.device)
+    return k, v
+
+
+def _put_unread(pool: Pool, slots: torch.Tensor, k: torch.Tensor | None, v: torch.Tensor) -> None:
+    put_slots(pool.v, slots, v)
+    if k is not None:
+        put_slots(pool.k, slots, k)
 
 
 def _keys(

@@ -5,6 +5,7 @@ Right rows give the sums that their keys must give, in every channel; `location`
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -23,10 +24,12 @@ from pagedbench.checks.footprint_calls import (
     coding_for,
     run_coded,
     with_image,
+    with_unread,
 )
 from pagedbench.checks.footprint_codes import Rows, expected_sums, included_keys, odd_codes, rows_of, sum_codes
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.scenario.model import Scenario
+from pagedbench.tensors.fill import UNREAD, slot_map
 from pagedbench.tensors.identity import kept
 from pagedbench.tensors.inputs import LogicalInputs
 from pagedbench.tensors.prepare import has_small_image
@@ -68,51 +71,90 @@ class _Coded:
     """A coded call before it is run, the same on every path and for every backend, and what must come out of it.
 
     `included` `(total_k, heads)` bool. For each row `(total_q, num_heads)`: `wanted` its sums, by channel; `keys` how
-    many keys it sees and `mass` its denominator, fp64; `scale`, fp32, what its output is multiplied with.
+    many keys it sees, `mass` its denominator, `lse` and the `slack` that it has, fp64; `scale`, fp32, the factor from
+    output to sums.
     """
 
     call: CodedCall
     coding: Coding
     numbers: CodedNumbers
-    rows: Rows
     included: torch.Tensor
     wanted: torch.Tensor
     keys: torch.Tensor
     mass: torch.Tensor
     scale: torch.Tensor
+    lse: torch.Tensor
+    slack: torch.Tensor
+
+    def part(self, number: int, parts: int) -> _Coded:
+        """One of several calls whose heads are beside each other in this one."""
+        kv, q = (_share(of.shape[1], number, parts) for of in (self.included, self.keys))
+        rows = {name: getattr(self, name)[:, q] for name in ("wanted", "keys", "mass", "scale", "lse", "slack")}
+        call, numbers = self.call.of_heads(kv), self.numbers.of_heads(kv)
+        return dataclasses.replace(self, call=call, numbers=numbers, included=self.included[:, kv], **rows)
+
+
+def _share(heads: int, number: int, parts: int) -> slice:
+    return slice(number * heads // parts, (number + 1) * heads // parts)
 
 
 def detect(context: CheckContext, side: Side, attempt: int = 0) -> Deviation:
     """One coded call. On the V side every key counts; on the K side a random half does."""
-    device = torch.device(context.device)
-    coded = _coded(context.scenario, context.layout, context.inputs, side, attempt, device)
+    scenario, layout, device = context.scenario, context.layout, torch.device(context.device)
+    if has_small_image(scenario, layout, device):
+        attempts = k_attempts(context) if side == "K" else 1
+        coded = _all_coded(scenario, layout, context.inputs, side, attempts, device)[attempt]
+    else:
+        coded = _coded(scenario, layout, side, 17 * attempt, 1, device)
     return _judge(context, side, run_coded(context, coded.call, coded.coding, coded.numbers), coded)
 
 
 # New inputs, as after a kernel that was found wrong, have no codes yet: what it may have written over is not used.
-@kept(
-    0, many=8, small=lambda scenario, layout, inputs, side, attempt, device: has_small_image(scenario, layout, device)
-)
+@kept(0, many=4, small=lambda *_: True)
+def _all_coded(
+    scenario: Scenario, layout: BatchLayout, inputs: LogicalInputs, side: Side, attempts: int, device: torch.device
+) -> list[_Coded]:
+    """The coded calls of all attempts, made at once, and with images: small ones cost launches alone."""
+    together = _coded(scenario, layout, side, 0, attempts, device)
+    slots = slot_map(layout, device).slots(*UNREAD)
+    numbers = with_unread(together.numbers, together.call, together.coding, slots)
+    together = dataclasses.replace(together, numbers=numbers)
+    parts = [together.part(number, attempts) for number in range(attempts)] if attempts > 1 else [together]
+    return [dataclasses.replace(part, numbers=with_image(part.numbers, scenario, layout)) for part in parts]
+
+
 def _coded(
-    scenario: Scenario, layout: BatchLayout, inputs: LogicalInputs, side: Side, attempt: int, device: torch.device
+    scenario: Scenario, layout: BatchLayout, side: Side, seed: int, attempts: int, device: torch.device
 ) -> _Coded:
+    """A coded call, or one that has the heads of several beside each other. No image yet."""
     spec, k_side = scenario.attention, side == "K"
-    generator = torch.Generator(device).manual_seed(1009 * scenario.inputs.seed + 17 * attempt + k_side)
-    rows, shape = rows_of(layout, device), (layout.total_k, spec.num_kv_heads, spec.head_dim_v)
-    included = included_keys(layout, spec.num_kv_heads, generator) if k_side else None
+    generator = torch.Generator(device).manual_seed(1009 * scenario.inputs.seed + seed + k_side)
+    rows, shape = rows_of(layout, device), (layout.total_k, attempts * spec.num_kv_heads, spec.head_dim_v)
+    included = included_keys(layout, shape[1], generator) if k_side else None
     codes = sum_codes(included, shape, layout, generator)
     unread = _unread_codes(shape, layout, generator)
-    call = CodedCall(
-        layout.total_q, codes, included, unread, _unread_included(shape, layout, generator) if k_side else None
+    unread_in = _unread_included(shape, layout, generator) if k_side else None
+    call, coding = (
+        CodedCall(layout.total_q, codes, included, unread, unread_in),
+        coding_for(scenario, _typical_count(layout), k_side=k_side),
     )
-    coding = coding_for(scenario, _typical_count(layout), k_side=k_side)
-    numbers = with_image(coded_numbers(scenario, call, coding), scenario, layout, call, coding)
     counting = codes.new_ones(shape[:2], dtype=torch.bool) if included is None else included
     sums, counts = expected_sums(codes, counting, rows)
     wanted, keys = (of_heads.repeat_interleave(spec.group_size, 1) for of_heads in (sums, counts.double()))
     mass = coding.mass(keys)
-    scale = (mass / (coding.amplitude * spec.v_scale)).float()
-    return _Coded(call, coding, numbers, rows, counting, wanted, keys, mass, scale)
+    lse = torch.log(mass).add_(coding.peak)
+    return _Coded(
+        call,
+        coding,
+        coded_numbers(scenario, call, coding),
+        counting,
+        wanted,
+        keys,
+        mass,
+        scale=(mass / (coding.amplitude * spec.v_scale)).float(),
+        lse=lse,
+        slack=(HALF_CODE / mass).clamp_(max=0.1).add_(lse.abs(), alpha=_LSE_TOLERANCE).add_(_LSE_TOLERANCE),
+    )
 
 
 def _unread_codes(shape: tuple[int, int, int], layout: BatchLayout, generator: torch.Generator) -> SlotCodes:
@@ -134,8 +176,8 @@ def _period(layout: BatchLayout) -> int:
 
 
 def _judge(context: CheckContext, side: Side, output: Output, coded: _Coded) -> Deviation:
-    traits, rows = context.backend.traits_for(context.path), coded.rows
-    decoded = output.out.float() * coded.scale[..., None]
+    traits, rows = context.backend.traits_for(context.path), rows_of(context.layout, context.device)
+    decoded = output.out * coded.scale[..., None]
     judged = None if rows.live is None else rows.live[:, None]
     if rows.some_blind:
         # A row that sees nothing is exactly zero, whatever its mass would be.
@@ -144,20 +186,18 @@ def _judge(context: CheckContext, side: Side, output: Output, coded: _Coded) -> 
         if traits.empty_rows == "untouched":
             judged = ~empty if judged is None else judged & ~empty
     wrong = ~((decoded - coded.wanted).abs_() < HALF_CODE).all(-1)
-    lse = _wrong_lse(output, coded.mass, coded.coding, rows, traits.tanh_error)
+    lse = _wrong_lse(output, coded, rows, traits.tanh_error)
     if judged is not None:
         wrong, lse = wrong & judged, lse & judged
     return Deviation(side, wrong, lse, decoded, coded.wanted, coded.mass, coded.included, coded.coding)
 
 
-def _wrong_lse(output: Output, mass: torch.Tensor, coding: Coding, rows: Rows, tanh_error: float) -> torch.Tensor:
+def _wrong_lse(output: Output, coded: _Coded, rows: Rows, tanh_error: float) -> torch.Tensor:
     """Rows whose LSE is not that of their keys and sink, to half a key or to fp32's own error."""
-    lse = output.lse
+    lse, right, of_tanh = output.lse, coded.lse, tanh_error * coded.coding.peak
     if lse is None:
-        return torch.zeros_like(mass, dtype=torch.bool)
-    right = torch.log(mass).add_(coding.peak)
-    slack = (HALF_CODE / mass).clamp_(max=0.1).add_(right.abs(), alpha=_LSE_TOLERANCE)
-    close = (lse - right).abs_() <= slack.add_(_LSE_TOLERANCE + tanh_error * coding.peak)
+        return torch.zeros_like(right, dtype=torch.bool)
+    close = (lse - right).abs_() <= (coded.slack + of_tanh if of_tanh else coded.slack)
     if rows.some_blind:  # without a sink theirs is −inf
         close = torch.where(right.isfinite(), close, lse == right)
     return ~close

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -22,7 +23,8 @@ from pagedbench.layout.batch import BatchLayout, IntArray
 from pagedbench.tensors.call import Call, HostArrays
 from pagedbench.words import AttnPath, Verdict
 
-_WARM_UPS = 2
+# The call ran before: only what it makes anew for a stream, or for the lengths of the capture, is to be there.
+_WARM_UPS = 1
 
 
 class GraphReplay:
@@ -108,7 +110,7 @@ def _capture(context: CheckContext, call: Call) -> tuple[torch.cuda.CUDAGraph, O
     """
     plan = context.backend.plan(call)
     steps = stages(context.backend, call, plan)
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side = _side_stream(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(_WARM_UPS):
@@ -123,6 +125,12 @@ def _capture(context: CheckContext, call: Call) -> tuple[torch.cuda.CUDAGraph, O
     if output is None:
         raise TypeError(f"{context.backend.name} returned no Output from its {call.spec.path} function")
     return graph, output, steps
+
+
+@lru_cache
+def _side_stream(device: int) -> torch.cuda.Stream:
+    """One for all captures: libraries set memory aside for every stream that they meet."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

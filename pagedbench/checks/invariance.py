@@ -9,6 +9,7 @@ has a cell of its own: what is wrong with it is a warning here.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -52,9 +53,9 @@ class Difference:
         unstable = self.over > 1 or (self.variation.bitwise and self.unlike > 0)
         return Verdict.UNSTABLE if unstable else Verdict.PASS
 
-    def with_run(self) -> Difference:
-        """With one more run."""
-        return dataclasses.replace(self, runs=self.runs + 1)
+    def with_runs(self, more: int) -> Difference:
+        """With more runs."""
+        return dataclasses.replace(self, runs=self.runs + more)
 
     def with_unlike(self, over: float, row: float, head: float, largest: float) -> Difference:
         """With one of the runs found to have other bits."""
@@ -132,8 +133,8 @@ class _Comparing:
             (index, answer, rows) for (index, answer), rows in zip(waiting, marked, strict=True) if rows is not None
         ]
         figures = [self._figures(index, *placed(self._base, answer, rows)) for index, answer, rows in unlike]
-        for index, _ in waiting:
-            self._found[index] = self._found[index].with_run()
+        for index, runs in Counter(index for index, _ in waiting).items():
+            self._found[index] = self._found[index].with_runs(runs)
         for (index, *_), of_run in zip(unlike, torch.stack(figures).tolist() if figures else (), strict=True):
             self._found[index] = self._found[index].with_unlike(*of_run)
 
@@ -154,7 +155,7 @@ def _worst_share(context: CheckContext, output: Output, rows: torch.Tensor) -> t
         share = torch.maximum(share, comparison.lse.ratio)
     share = torch.where(rows[reference.rows] if reference.sampled else rows, share, 0.0)
     largest, index = share.flatten().max(0)
-    token = reference.rows[index // share.shape[1]]
+    token = reference.rows.take(index // share.shape[1])  # unlike indexing, does not wait for the device
     return largest, token.double(), (index % share.shape[1]).double()
 
 

@@ -69,7 +69,10 @@ def available_bytes(device: torch.device | str) -> int:
     where = torch.device(device)
     if where.type == "cuda":
         free, _ = torch.cuda.mem_get_info(where)
-        reserve = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
+        # Asked once: torch gathers all statistics for each figure.
+        stats = torch.cuda.memory_stats_as_nested_dict(where)
+        reserved, allocated = (stats[f"{kind}_bytes"]["all"]["current"] for kind in ("reserved", "allocated"))
+        reserve = reserved - allocated
         return int((free + reserve) * (1 - _MARGIN))
     import psutil
 
