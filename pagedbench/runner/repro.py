@@ -93,8 +93,11 @@ def function_call(file: Path, function: str, arguments: Sequence[str]) -> Kernel
 
 
 def script(scenario: Scenario, layout: BatchLayout, path: AttnPath, call: KernelCall, title: str) -> str:
-    """The whole script as text. UsageError for what it cannot say (fp8, ALiBi, overridden arrays, padding rows)."""
+    """The whole script as text. UsageError for what it cannot say (fp8, ALiBi, overridden arrays, padding rows), and
+    for a batch that cannot go through decode."""
     _refuse(scenario)
+    if path is AttnPath.DECODE and layout.uniform_query_len is None:
+        raise UsageError(f"decode cannot take {scenario.name}: its query lengths differ", "choose another --path")
     parts = [
         '"""' + "\n".join(textwrap.wrap(title, 110)),
         '\nNeeds torch and the kernel alone; exit 1 where it is wrong."""\n',

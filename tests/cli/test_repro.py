@@ -84,6 +84,12 @@ def test_what_a_script_cannot_say_is_refused_with_what_to_change(
     assert "if it fails without:" in ended.err
 
 
+def test_a_batch_that_decode_cannot_take_is_refused(command: Command, kernel: str) -> None:
+    ended = command("repro", "-b", kernel, "docs-varlen")
+    assert ended.code == 2
+    assert "decode cannot take docs-varlen: its query lengths differ" in ended.err
+
+
 @pytest.mark.parametrize("name", ["repro", "shrink"])
 def test_several_scenarios_are_named(command: Command, name: str) -> None:
     ended = command(name, "features-sinks", "-b", "torch")
