@@ -20,11 +20,12 @@ from pagedbench.tensors.transfer import all_to_device
 
 @dataclasses.dataclass(frozen=True)
 class Rearranged:
-    """A batch of chosen sequences. `tokens` `(total_q,)`: for each of its query tokens the one it was."""
+    """A batch of chosen sequences. `tokens` `(total_q,)`: for each of its query tokens the one it was; so `keys`."""
 
     layout: BatchLayout
     inputs: LogicalInputs
     tokens: IntArray
+    keys: IntArray
 
 
 def chosen(layout: BatchLayout, inputs: LogicalInputs, order: Sequence[int]) -> Rearranged:
@@ -69,7 +70,7 @@ def _rearranged(
         dead=layout.dead[pick],
     )
     keys = _members(layout.cu_seqlens_k, pick, total)
-    return Rearranged(rearranged, _taken(inputs, tokens, keys), tokens)
+    return Rearranged(rearranged, _taken(inputs, tokens, keys), tokens, keys)
 
 
 def _members(cumulative: Int32Array, pick: IntArray, lengths: IntArray) -> IntArray:

@@ -19,13 +19,15 @@ from pagedbench.checks.answers import Answer
 from pagedbench.checks.base import CheckContext
 from pagedbench.checks.reorder import Rearranged, chosen, copies
 from pagedbench.layout.batch import BatchLayout
-from pagedbench.layout.variants import moved, widened, with_padding
+from pagedbench.layout.variants import moved, same_slots, widened, with_padding
 from pagedbench.oracle.reference import attention_flops
 from pagedbench.scenario.model import AUTO_SPLITS, Padding, Scenario
 from pagedbench.tensors.call import CallSpec
+from pagedbench.tensors.compose import Variant, compose, is_plain
+from pagedbench.tensors.fill import Fill
 from pagedbench.tensors.identity import kept
 from pagedbench.tensors.inputs import LogicalInputs
-from pagedbench.tensors.prepare import call_spec
+from pagedbench.tensors.prepare import Prepared, call_spec
 from pagedbench.words import AttnPath
 
 REPEATS_SMALL, REPEATS_LARGE = 20, 6
@@ -112,7 +114,7 @@ def _other_tables(scenario: Scenario, layout: BatchLayout) -> list[tuple[str, Ba
 
 def _on(context: CheckContext, layout: BatchLayout) -> Callable[[], Iterator[Answer]]:
     def run() -> Iterator[Answer]:
-        yield Answer(context.execute(context.prepare_variant(layout)).output)
+        yield Answer(context.execute(_prepared(context, layout)).output)
 
     return run
 
@@ -151,13 +153,38 @@ def _rearranged(context: CheckContext, other: Rearranged) -> Callable[[], Iterat
     """Runs another batch; copies of a sequence answer one after the other."""
 
     def run() -> Iterator[Answer]:
-        output = context.execute(context.prepare_variant(other.layout, other.inputs)).output
+        output = context.execute(_prepared(context, other.layout, other.inputs)).output
         times, lse = int(np.bincount(other.tokens).max()), output.lse
         for tokens in np.split(np.arange(len(other.tokens)), times):
             rows = slice(tokens[0], tokens[-1] + 1)
             yield Answer(Output(output.out[rows], None if lse is None else lse[rows]), other.tokens[rows])
 
     return run
+
+
+def _prepared(context: CheckContext, layout: BatchLayout, inputs: LogicalInputs | None = None) -> Prepared:
+    """A fresh call on one of these batches."""
+    device = torch.device(context.device)
+    composed = _composed(context.scenario, context.layout, context.inputs, context.poison, device)
+    image = next((image for variant, image in composed if variant is layout), None)
+    if image is None:
+        return context.prepare_variant(layout, inputs)
+    return context.prepare(layout=layout, inputs=inputs or context.inputs, image=image)
+
+
+@kept(0, many=2, small=is_plain)
+def _composed(
+    scenario: Scenario, layout: BatchLayout, inputs: LogicalInputs, fill: Fill, device: torch.device
+) -> list[tuple[BatchLayout, torch.Tensor]]:
+    """Images of the batches whose memory is not the base's with another table, where they can be made at once."""
+    if not is_plain(scenario, layout, inputs, fill, device):
+        return []
+    tokens, keys = np.arange(layout.total_q), np.arange(layout.total_k)
+    tables = [other for _, other in _other_tables(scenario, layout) if not same_slots(other, layout)]
+    variants = [Variant(other, tokens, keys) for other in tables]
+    variants += [Variant(other.layout, other.tokens, other.keys) for _, other in _other_batches(layout, inputs)]
+    images = compose(scenario, inputs, variants, device) if variants else []
+    return [(variant.layout, image) for variant, image in zip(variants, images, strict=True)]
 
 
 def _splits(context: CheckContext) -> Iterator[Variation]:

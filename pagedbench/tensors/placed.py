@@ -29,7 +29,8 @@ _SMALL_GUARD = 512
 
 class PlacedBatch:
     """`plan` and `shape` of the memory; `host` the index arrays on the host, in the scenario's dtypes; `per_head` the
-    names of the arrays by head that the scenario has."""
+    names of the arrays by head that the scenario has; `tables_at` where these and the index arrays begin, in units of 2
+    bytes."""
 
     def __init__(self, scenario: Scenario, layout: BatchLayout, device: torch.device) -> None:
         self.host = _index_arrays(scenario, layout)
@@ -42,7 +43,7 @@ class PlacedBatch:
             _slots(scenario, "write_slots", layout.write_slots),
             _slots(scenario, "read_slots", _gatherable(layout)),
         ]
-        self._tables_at = self.plan.offsets[PER_HEAD[0]] // 2
+        self.tables_at = self.plan.offsets[PER_HEAD[0]] // 2
         tables = self._image(per_head | {n: a.numpy() for n, a in self.host.items()})
         sent = to_device(np.concatenate([*slots, tables.view(np.int64)]), device)  # all in one, as bytes
         self._counts = [len(of_tokens) for of_tokens in slots]
@@ -51,9 +52,9 @@ class PlacedBatch:
 
     def _image(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int16]:
         """The arena from the first array by head to its end, guard bands included, in units of 2 bytes."""
-        image = np.full(self.plan.total // 2 - self._tables_at, GUARD_PATTERN, dtype=np.int16)
+        image = np.full(self.plan.total // 2 - self.tables_at, GUARD_PATTERN, dtype=np.int16)
         for name, array in arrays.items():
-            at = self.plan.offsets[name] // 2 - self._tables_at
+            at = self.plan.offsets[name] // 2 - self.tables_at
             values = np.ascontiguousarray(array).reshape(-1).view(np.int16)
             image[at : at + len(values)] = values
         return image
@@ -64,11 +65,11 @@ class PlacedBatch:
 
     def put_tables(self, arena: Arena) -> None:
         """Write the index arrays and the arrays by head into an arena of this plan."""
-        arena.memory[self._tables_at :].copy_(self._tables)
+        arena.memory[self.tables_at :].copy_(self._tables)
 
     def memory_like(self, image: torch.Tensor) -> torch.Tensor:
         """New memory of this plan: as in `image` up to the tables, then this batch's; one kernel."""
-        return torch.cat((image[: self._tables_at], self._tables))
+        return torch.cat((image[: self.tables_at], self._tables))
 
 
 def placed(scenario: Scenario, layout: BatchLayout, device: torch.device | str) -> PlacedBatch:
