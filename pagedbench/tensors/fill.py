@@ -23,7 +23,7 @@ from pagedbench.tensors.bits import LARGE, bits
 from pagedbench.tensors.identity import kept
 from pagedbench.tensors.inputs import LogicalInputs, draw, new_token_keys
 from pagedbench.tensors.pool import Pool, put_slots
-from pagedbench.tensors.transfer import all_to_device, to_device
+from pagedbench.tensors.transfer import all_to_device, numbered, to_device
 
 FillValue = float | Literal["decoy", "keys", "large"]
 """A number; plausible random values; the sequence's own keys (HIDDEN only); or the largest sensible finite number."""
@@ -121,7 +121,7 @@ def _cached_keys(layout: BatchLayout, regions: NDArray[np.uint8]) -> tuple[IntAr
 
 def slot_map(layout: BatchLayout, device: torch.device | str) -> SlotMap:
     """The slot map of a layout on a device; the last few are kept."""
-    return _slot_map(layout, torch.device(device))
+    return _slot_map(layout, numbered(torch.device(device)))
 
 
 @kept(4, many=16, small=lambda layout, device: layout.is_small)

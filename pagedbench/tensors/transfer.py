@@ -13,6 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 
+def numbered(device: torch.device) -> torch.device:
+    """The device as its tensors name it: `cuda` is the current one, say `cuda:0`."""
+    return torch.device("cuda", torch.cuda.current_device()) if str(device) == "cuda" else device
+
+
 def to_device(array: NDArray[Any], device: torch.device | str) -> torch.Tensor:
     """A tensor with the values of an array, in its shape and dtype. On a CPU it may share the array's memory."""
     return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)

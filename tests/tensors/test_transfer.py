@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
-from pagedbench.tensors.transfer import all_to_device, to_device
+from pagedbench.tensors.transfer import all_to_device, numbered, to_device
 
 
 def test_shapes_and_values_survive_one_transfer() -> None:
@@ -24,3 +25,10 @@ def test_nothing_to_send() -> None:
 
 def test_a_single_array_keeps_its_dtype_whatever_its_strides() -> None:
     assert torch.equal(to_device(np.arange(6, dtype=np.int16)[::2], "cpu"), torch.tensor([0, 2, 4], dtype=torch.int16))
+
+
+def test_cuda_is_the_device_that_its_tensors_are_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert numbered(torch.device("cuda")) == torch.device("cuda", 1)
+    assert numbered(torch.device("cuda", 0)) == torch.device("cuda", 0)
+    assert numbered(torch.device("cpu")) == torch.device("cpu")
