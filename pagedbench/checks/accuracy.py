@@ -95,7 +95,7 @@ class _Summary:
 def _worst(distance: Distance) -> tuple[torch.Tensor, torch.Tensor]:
     """The worst ratio, and the error where it is."""
     ratio, index = distance.ratio.flatten().max(0)
-    return ratio, distance.error.flatten()[index]
+    return ratio, distance.error.take(index)
 
 
 def _wrong_form(context: CheckContext, output: Output, layout: BatchLayout) -> str | None:
