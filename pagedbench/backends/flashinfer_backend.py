@@ -72,13 +72,15 @@ class FlashInferBackend(LibraryBackend):
     lib = _library((7, 5), (99, 9))
     kernels = "fa2"
     # Below a window a tile is masked in part, and a weight of zero times NaN in V is NaN. The fa2 kernels add up their
-    # weights on the tensor cores, after they were rounded for the product with V.
+    # weights on the tensor cores, after they were rounded for the product with V. Their workspace for the results of
+    # splits has the output's dtype.
     traits = Traits(
         appends=False,
         lse_note="(total_q, num_heads), base 2, about -50,000 for rows that see no key",
         nan_regions={"hidden.v": "may-leak"},
         tanh_error=HARDWARE_TANH,
         sum_of_rounded_weights=True,
+        rounded_partials=True,
         compile_seconds=180.0,
         graph_lengths=False,
         graph_table=False,

@@ -30,6 +30,7 @@ DEVIATIONS = 5.0
 head dim of them. Roundings to nearest have a standard deviation of 0.8 u, so this is 6 of them: one row in 10⁹."""
 
 _FP32 = 2.0**-24
+_MMA_KEYS = 16  # that one product of tensor cores adds up in 16-bit dtypes
 _SCORE_IN_FP32 = 2.0**-22
 _FP16_LEAST_HALF = 2.0**-25
 _BLIND_LSE_UNITS = 8.0  # of the sink alone: times log2 e, exp2, log2 and times ln 2, each rounded to fp32
@@ -92,7 +93,8 @@ def _blind_lse(reference: Reference) -> torch.Tensor:
 
 
 def _rounded_sum(reference: Reference, attention: Attention, unit_p: float) -> torch.Tensor:
-    """What rounding every weight by itself does to the logarithm of their sum: Σ p δ, with |δ| ≤ 2 u.
+    """What adding up weights, each rounded by itself, on tensor cores does to the logarithm of their sum: Σ p δ, with
+    |δ| ≤ 2 u, and the sum's own error: tensor cores cut off what an fp32 sum cannot hold, at every `_MMA_KEYS` keys.
 
     The largest weight is 1 and has no error, so 2 u (1 − largest p) is the most. Independent roundings come to
     u √(Σ p²), which is far less where keys are many; not so where all weights lie within a few steps of 1, since
@@ -104,7 +106,9 @@ def _rounded_sum(reference: Reference, attention: Attention, unit_p: float) -> t
         of_keys = -torch.expm1(reference.lse.new_tensor(attention.sinks) - reference.lse)
     variation = reference.visible.double()[:, None] * reference.p2 / of_keys.square() - 1  # variance of weight / mean
     independent = variation > (8 * unit_p) ** 2
-    return torch.where(independent, most.minimum(DEVIATIONS * unit_p * reference.p2.sqrt()), most)
+    of_weights = torch.where(independent, most.minimum(DEVIATIONS * unit_p * reference.p2.sqrt()), most)
+    steps = (reference.visible.double()[:, None] / _MMA_KEYS - 1).clamp(min=0.0)
+    return of_weights + _FP32 * steps
 
 
 def _subnormal(reference: Reference, attention: Attention, traits: Traits) -> torch.Tensor | float:

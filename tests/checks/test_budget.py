@@ -156,6 +156,20 @@ def test_that_of_the_lse_sees_a_lost_key_among_ten_thousand() -> None:
     assert row_budget(row(peak=4.0, visible=10_000), ATTENTION, Traits()).lse.item() < lost
 
 
+def test_a_sum_of_tensor_cores_may_lose_what_fp32_cuts_off_at_every_product() -> None:
+    # 131,072 weights of a third in the mean, 16 at a time onto a sum that is cut off to 24 bits.
+    keys, weight, total = 131_072, 1 / 3, 0.0
+    for _ in range(keys // 16):
+        exact = total + 16 * weight
+        exponent = math.frexp(exact)[1]
+        step = 2.0 ** (exponent - 24)
+        total = math.floor(exact / step) * step
+    lost = -math.log(total / (keys * weight))
+    equal = row(p2=1 / keys, peak=0.0, visible=keys, lse=math.log(keys))
+    budget = row_budget(equal, ATTENTION, Traits(sum_of_rounded_weights=True)).lse.item()
+    assert 1e-5 < lost < budget
+
+
 def test_fp16_has_room_for_results_too_small_to_be_normal() -> None:
     half = replace(ATTENTION, dtype="float16", kv_dtype="float16")
     assert row_budget(row(0.0, 1e-20), half, Traits()).out.item() >= 2**-25

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pagedbench.backends.base import Output
+from pagedbench.backends.base import Output, Traits
 from pagedbench.checks.base import CheckResult
 from pagedbench.checks.footprint import Footprint
 from pagedbench.checks.footprint_codes import expected_sums, included_keys, rows_of, sum_codes
@@ -107,6 +107,46 @@ def test_one_key_of_many_is_not_overlooked(keys: int, dtype: str) -> None:
     assert messages(wanted, weighing(0, [missed], 0.0)) == [
         f"sequence 0, query token 0, heads 0–1: misses key {missed:,}"
     ]
+
+
+class RoundsPartials(Plain):
+    """Attends to some keys at a time, and rounds each result to bf16 before it joins them."""
+
+    def softmax(self, scores: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        short = -scores.shape[1] % 37
+        parts = torch.nn.functional.pad(scores, (0, short), value=-torch.inf).unflatten(1, (-1, 37))
+        values = torch.nn.functional.pad(v, (0, 0, 0, 0, 0, short)).unflatten(0, (-1, 37))
+        lse = parts.logsumexp(-1)
+        out = torch.einsum("hmk,mkhd->hmd", torch.exp(parts - lse[..., None]), values).bfloat16().float()
+        total = lse.logsumexp(-1)
+        return torch.einsum("hm,hmd->hd", torch.exp(lse - total[:, None]), out), total
+
+
+class LosesAKey(RoundsPartials):
+    def row(self, call: Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        kept = torch.arange(len(k)) != len(k) // 2
+        return super().row(call, q, k[kept], v[kept])
+
+
+class SwapsChannels(RoundsPartials):
+    def row(self, call: Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        swapped = v.clone()
+        swapped[..., 3], swapped[..., 9] = v[..., 9], v[..., 3]
+        return super().row(call, q, k, swapped)
+
+
+ROUNDED = Traits(out=True, rounded_partials=True)
+
+
+def test_partial_results_may_be_rounded_where_that_is_declared() -> None:
+    long = scenario(
+        (1,), (60_000,), attention={"num_heads": 1, "num_kv_heads": 1, "head_dim": 128, "dtype": "bfloat16"}
+    )
+    assert Footprint().run(context(long, RoundsPartials(traits=ROUNDED))).verdict is Verdict.PASS
+    accused = Footprint().run(context(long, RoundsPartials()))
+    assert accused.verdict is Verdict.FOOTPRINT  # its splits are what makes the difference
+    for wrong in (LosesAKey, SwapsChannels):
+        assert Footprint().run(context(long, wrong(traits=ROUNDED))).verdict is Verdict.FOOTPRINT
 
 
 def test_keys_counted_twice_are_listed() -> None:
