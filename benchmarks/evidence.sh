@@ -32,7 +32,7 @@ step() { # FOLDER NAME SECONDS COMMAND...: one step within its limit, its table 
     local folder=$1 name=$2 limit=$3 most
     shift 3
     most=$(left)
-    timeout -k 5 $((limit < most ? limit : most)) "$@" >"$out/$folder/$name.txt" 2>"$out/$folder/$name.err"
+    timeout -k 20 $((limit < most ? limit : most)) "$@" >"$out/$folder/$name.txt" 2>"$out/$folder/$name.err"
     echo "$((SECONDS - begun)) s: $folder/$name ended with $?"
 }
 bench() { # NAME SECONDS ARGUMENTS...: a pagedbench command, its records in timing/NAME.jsonl
@@ -62,7 +62,10 @@ right() {
 }
 tests() {
     local pytest=("$python" -m pytest -o addopts= -v --tb=short -p no:cacheprovider) bad=$here/tests/runner/test_gpu_isolation.py
-    step check gpu-isolation 150 "${pytest[@]}" "$bad"
+    local name
+    for name in wild_write assert endless memory scenario_after; do # one by one, so that each tells why it failed, if it did
+        step check "gpu-isolation-$name" 90 "${pytest[@]}" "$bad" -k "$name"
+    done
     step check gpu-tests 300 "${pytest[@]}" -n 6 -m "gpu and not slow" "$here/tests" --ignore "$bad"
 }
 timed() {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -101,16 +102,23 @@ def judge(request: Request, processes: int = 1) -> RunResult:
             team[0].wait()
         for number, team in enumerate(everyone):
             done = {fingerprint: rs[number] for fingerprint, rs in earlier.items() if len(rs) > number}
-            with ExitStack() as ending:
-                for workers in team:
-                    ending.enter_context(workers)
+            try:
                 result = _judge_once(request, scenarios, team, store, done)
+            finally:
+                _end(team)
             everything.records += result.records
             everything.planned += result.planned
             everything.interrupted_by = result.interrupted_by
             if result.interrupted_by is not None:
                 break
     return everything
+
+
+def _end(team: Sequence[Workers]) -> None:
+    """End workers at the same time: a process that holds a GPU takes a while."""
+    with ThreadPoolExecutor(len(team)) as threads:
+        for ended in [threads.submit(workers.close) for workers in team]:
+            ended.result()
 
 
 def _judge_once(

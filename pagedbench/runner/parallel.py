@@ -7,6 +7,7 @@ stays with one backend and path while there are cells of it, since each loads an
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from queue import SimpleQueue
@@ -63,11 +64,17 @@ def _until_all_ended(made: _Made, threads: int) -> Generator[tuple[Cell, CellRec
 
 
 def _end(threads: Sequence[threading.Thread], workers: Sequence[Workers]) -> None:
-    """Wait for the threads; one that still waits for its worker has it ended, and the one it may have just started."""
-    for thread, worker in zip(threads, workers, strict=True):
-        while thread.is_alive():
-            worker.kill()
-            thread.join(_JOIN_SECONDS)
+    """Wait for the threads; one that still waits for its worker has it ended, and the one it may have just started.
+
+    All are told before any is waited for: the end of a process that holds a GPU takes a while.
+    """
+    while any(thread.is_alive() for thread in threads):
+        for thread, worker in zip(threads, workers, strict=True):
+            if thread.is_alive():
+                worker.kill()
+        deadline = time.monotonic() + _JOIN_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class _Waiting:

@@ -67,6 +67,10 @@ class Workers:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker; a later request would start another."""
         self._discard()
 
     def wait(self) -> None:
@@ -141,9 +145,9 @@ class Workers:
         return reply
 
     def kill(self) -> None:
-        """End the process of a request that another thread waits for, which then hears that it is gone."""
+        """Tell the process of a request that another thread waits for to end: that thread hears that it is gone."""
         if self._process is not None:
-            self._process.kill()
+            self._process.tell_to_end()
 
     def _start(self) -> WorkerProcess:
         others = self._options.at_a_time

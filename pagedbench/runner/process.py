@@ -157,10 +157,14 @@ class WorkerProcess:
         data = os.pread(self._output.fileno(), max(size - start, 0), start)
         return shorten_paths(data.decode(errors="replace")).strip()
 
-    def kill(self) -> None:
-        """End the worker and its family now."""
+    def tell_to_end(self) -> None:
+        """Have the worker and its family ended, without waiting for it."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """End the worker and its family now."""
+        self.tell_to_end()
         self._process.wait()
 
     def close(self) -> None:

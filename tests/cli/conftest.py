@@ -38,6 +38,9 @@ class FakeWorkers:
     def __exit__(self, *error: object) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
     def wait(self) -> None:
         pass
 
