@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from pagedbench.results.record import CellRecord
 from pagedbench.runner.cells import Cell
 from pagedbench.runner.pool import Workers
+from pagedbench.runner.signals import signals_wait
 
 Ask = Callable[[Workers, Cell], CellRecord]
 _Group = tuple[str, str]
@@ -44,8 +45,9 @@ def side_by_side(
 
     threads = [threading.Thread(target=serve, args=(worker,), daemon=True) for worker in workers]
     try:
-        for thread in threads:
-            thread.start()
+        with signals_wait():
+            for thread in threads:
+                thread.start()
         yield from _until_all_ended(made, len(threads))
     finally:
         stopped.set()

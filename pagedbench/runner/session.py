@@ -25,6 +25,7 @@ from pagedbench.runner.environment import git_state
 from pagedbench.runner.outcome import apply_expectation, wants_memory
 from pagedbench.runner.parallel import side_by_side
 from pagedbench.runner.pool import Workers
+from pagedbench.runner.signals import signals_wait
 
 DIAGNOSED_A_BACKEND = 10
 """A kernel that fails everywhere fails for one reason: so many of its failures are explained, the rest are listed."""
@@ -77,16 +78,16 @@ def run_cells(
     """Judge every cell that is not among `done` (by fingerprint), and store each record as it is made."""
     result = RunResult(planned=len(cells))
     environment = {**workers[0].environment, "git": git_state(Path.cwd())}
-    judging = _Judging(options, watcher, environment, uuid.uuid4().hex[:12], store)
-    fingerprints = [cell.fingerprint(options) for cell in cells]
     there = dict(done or {})
+    judging = _Judging(options, watcher, environment, uuid.uuid4().hex[:12], store, there)
+    fingerprints = [cell.fingerprint(options) for cell in cells]
     left = [cell for cell, fingerprint in zip(cells, fingerprints, strict=True) if fingerprint not in there]
     try:
         with sigterm_interrupts():
-            alone = len(workers) == 1
-            made = judging.one_by_one(left, workers[0]) if alone else judging.together(left, workers)
-            for record in made:
-                there[record.fingerprint] = record
+            if len(workers) == 1:
+                judging.one_by_one(left, workers[0])
+            else:
+                judging.together(left, workers)
     except Interrupted:
         result.interrupted_by = signal.SIGTERM
     except KeyboardInterrupt:
@@ -97,23 +98,24 @@ def run_cells(
 
 @dataclass
 class _Judging:
-    """What the cells of a run have in common."""
+    """What the cells of a run have in common, and their records by fingerprint (`there`)."""
 
     options: JudgeOptions
     watcher: Watcher
     environment: Mapping[str, object]
     run: str
     store: RecordStore | None
+    there: dict[str, CellRecord]
     diagnosed: Counter[str] = field(default_factory=Counter)
 
-    def one_by_one(self, cells: Sequence[Cell], workers: Workers) -> Iterator[CellRecord]:
-        """The cells' records, in their order; the watcher is told of every stage."""
+    def one_by_one(self, cells: Sequence[Cell], workers: Workers) -> None:
+        """Judge the cells in their order; the watcher is told of every stage."""
         for cell in cells:
             self.watcher.begin(cell)
-            yield self._conclude(cell, self._ask(workers, cell, self.watcher.stage))
+            self._conclude(cell, self._ask(workers, cell, self.watcher.stage))
 
-    def together(self, cells: Sequence[Cell], workers: Sequence[Workers]) -> Iterator[CellRecord]:
-        """The cells' records as they are made by several workers; the watcher is told of what is done alone.
+    def together(self, cells: Sequence[Cell], workers: Sequence[Workers]) -> None:
+        """Judge the cells by several workers at a time; the watcher is told of what is done alone.
 
         A cell that found too little memory is judged again when all others are done: they may have had it.
         """
@@ -123,9 +125,9 @@ class _Judging:
                 if wants_memory(record):
                     short.append(cell)
                 else:
-                    yield self._conclude(cell, record)
+                    self._conclude(cell, record)
         for cell in short:
-            yield self._conclude(cell, self._ask_in_silence(workers[0], cell))
+            self._conclude(cell, self._ask_in_silence(workers[0], cell))
 
     def _ask_in_silence(self, workers: Workers, cell: Cell) -> CellRecord:
         return self._ask(workers, cell, lambda stage: None)
@@ -137,15 +139,16 @@ class _Judging:
             record.warnings.append(NOT_DIAGNOSED)
         return record
 
-    def _conclude(self, cell: Cell, record: CellRecord) -> CellRecord:
+    def _conclude(self, cell: Cell, record: CellRecord) -> None:
         """Complete a record and store it."""
         self.diagnosed[cell.target.name] += record.verdict.is_wrong
         cell.describe(record, self.options, dict(self.environment), self.run)
         apply_expectation(record, cell.scenario.expect)
-        if self.store is not None:
-            self.store.append(record)
+        with signals_wait():  # a record is in the file and in the table, or in neither
+            if self.store is not None:
+                self.store.append(record)
+            self.there[record.fingerprint] = record
         self.watcher.end(record)
-        return record
 
 
 @contextmanager

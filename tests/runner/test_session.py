@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +15,7 @@ from pagedbench.results.record import CellRecord
 from pagedbench.runner.cells import Cell, JudgeOptions, plan
 from pagedbench.runner.protocol import Job, ResolvedTarget
 from pagedbench.runner.session import Interrupted, run_cells, sigterm_interrupts
+from pagedbench.runner.signals import signals_wait
 from pagedbench.scenario.loader import loads
 from pagedbench.words import Verdict
 
@@ -82,6 +85,19 @@ def test_without_a_signal_the_handler_is_what_it_was() -> None:
     with sigterm_interrupts():
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_signals_wait_for_the_end_of_a_block_and_a_thread_begun_in_it_never_takes_them() -> None:
+    told: list[str] = []
+    ended = threading.Event()
+    with pytest.raises(Interrupted), sigterm_interrupts():
+        with signals_wait():
+            threading.Thread(target=ended.wait, daemon=True).start()
+            os.kill(os.getpid(), signal.SIGTERM)
+            told.append("whole")
+        told.append("never")
+    ended.set()
+    assert told == ["whole"]
 
 
 class Crowded:
