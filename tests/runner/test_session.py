@@ -90,12 +90,16 @@ def test_without_a_signal_the_handler_is_what_it_was() -> None:
 def test_signals_wait_for_the_end_of_a_block_and_a_thread_begun_in_it_never_takes_them() -> None:
     told: list[str] = []
     ended = threading.Event()
-    with pytest.raises(Interrupted), sigterm_interrupts():
+
+    def run() -> None:
         with signals_wait():
             threading.Thread(target=ended.wait, daemon=True).start()
             os.kill(os.getpid(), signal.SIGTERM)
             told.append("whole")
         told.append("never")
+
+    with pytest.raises(Interrupted), sigterm_interrupts():
+        run()
     ended.set()
     assert told == ["whole"]
 
