@@ -24,6 +24,7 @@ from pagedbench.words import Verdict
 START_SECONDS = 180.0  # importing torch and its libraries from a cold network disk
 REQUEST_SECONDS = 120.0
 MEMORY_SHARE = 0.85  # of the host memory that is free at the start: a worker that takes more is stopped
+CROWDED = 3.0  # times as long a compiler may take beside others: 180 s were too few beside 31
 ROOM_FOR_A_CELL = 16 * GIB  # a worker beside others may take this much: CUDA, a compiler, the inputs of a long batch
 SANITIZER_OUTPUT = 4 << 20
 
@@ -48,6 +49,10 @@ class WorkerOptions:
     def stage_seconds(self) -> float:
         """What a stage may take, the sanitizer's slowness allowed for."""
         return self.timeout * (SLOWDOWN if self.sanitizer else 1.0)
+
+    def seconds_for(self, compile_seconds: float) -> float:
+        """What a stage may take that compiles for so long on a machine to itself."""
+        return self.stage_seconds + compile_seconds * (CROWDED if self.at_a_time > 1 else 1.0)
 
 
 class Workers:
@@ -118,7 +123,7 @@ class Workers:
         progress = _Progress(on_stage)
         try:
             worker.send(job.to_message())
-            record, spent = progress.follow(worker, self._options.stage_seconds + compile_seconds)
+            record, spent = progress.follow(worker, self._options.seconds_for(compile_seconds))
         except WorkerGone as gone:
             record, spent = progress.verdict_so_far(gone) or progress.lost(job, gone), True
         record.stderr = worker.output()

@@ -127,3 +127,9 @@ def test_a_device_that_is_not_there_is_a_usage_error() -> None:
         pytest.skip("there is a CUDA device")
     with Workers(WorkerOptions("cuda")) as workers, pytest.raises(UsageError, match="no CUDA device"):
         workers.resolve([], [])
+
+
+def test_a_compiler_beside_others_gets_more_time_and_a_kernel_does_not() -> None:
+    alone, crowded = WorkerOptions("cpu", timeout=10), WorkerOptions("cpu", timeout=10, at_a_time=8)
+    assert (alone.seconds_for(0), crowded.seconds_for(0)) == (10, 10)
+    assert (alone.seconds_for(100), crowded.seconds_for(100)) == (110, 310)
