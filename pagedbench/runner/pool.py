@@ -122,8 +122,9 @@ class Workers:
         worker = self._live()
         progress = _Progress(on_stage)
         try:
-            worker.send(job.to_message())
-            record, spent = progress.follow(worker, self._options.seconds_for(compile_seconds))
+            seconds = self._options.seconds_for(compile_seconds)
+            worker.send({**job.to_message(), "seconds": seconds})
+            record, spent = progress.follow(worker, seconds)
         except WorkerGone as gone:
             record, spent = progress.verdict_so_far(gone) or progress.lost(job, gone), True
         record.stderr = worker.output()
@@ -139,8 +140,9 @@ class Workers:
         """The reply to a request of several stages that judges no cell. Raises `WorkerGone` when none came."""
         worker = self._live()
         try:
-            worker.send(message)
-            while (reply := worker.receive(self._options.stage_seconds + seconds_a_stage))["event"] == "stage":
+            seconds = self._options.stage_seconds + seconds_a_stage
+            worker.send({**message, "seconds": seconds})
+            while (reply := worker.receive(seconds))["event"] == "stage":
                 on_stage(reply["name"])
         except WorkerGone:
             self._discard()

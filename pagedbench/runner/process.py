@@ -25,10 +25,6 @@ from pagedbench.runner.protocol import Channel, ChannelClosed, Message
 STDERR_TAIL = 4000
 _OUTPUT_CAP = 64 << 20  # a kernel that prints for ever must not fill the disk
 _POLL_SECONDS = 0.1
-WHERE_SIGNAL = signal.SIGUSR1
-"""Has a worker print where its Python code stands."""
-_WHERE_SECONDS = 2.0  # a thread inside a driver hears of a signal only when that lets it
-_SETTLED_SECONDS = 0.1
 
 
 class WorkerGone(Exception):
@@ -111,24 +107,8 @@ class WorkerProcess:
                 f"stopped: it used {used / GIB:.1f} GiB of host memory, the limit is {self._memory_limit / GIB:.1f} GiB"
             )
         if time.monotonic() > deadline:
-            self._have_it_say_where()
             self.kill()
             raise WorkerGone(f"no answer within {round(seconds, 1):g} s", timed_out=True)
-
-    def _have_it_say_where(self) -> None:
-        """Have a worker that does not answer print its stack, which is then a part of its output."""
-        if self._wrapped:  # the process known here is the tool, which may take the signal otherwise
-            return
-        before = size = os.fstat(self._output.fileno()).st_size
-        self._process.send_signal(WHERE_SIGNAL)
-        now = time.monotonic()
-        grown, deadline = now, now + _WHERE_SECONDS
-        # The stack is written line by line: it is whole when nothing has come for a moment.
-        while now < deadline and (size == before or now < grown + _SETTLED_SECONDS):
-            time.sleep(0.01)
-            now, last, size = time.monotonic(), size, os.fstat(self._output.fileno()).st_size
-            if size != last:
-                grown = now
 
     def _resident_bytes(self) -> int:
         """Memory of the worker; of all its family under a wrapper, which starts the worker as a child."""

@@ -14,12 +14,14 @@ import faulthandler
 import gc
 import os
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pagedbench.errors import PagedbenchError, UsageError
 from pagedbench.runner.limits import bind_life_to_parent
-from pagedbench.runner.process import WHERE_SIGNAL
 from pagedbench.runner.protocol import Channel, ChannelClosed, Job, Message
+
+_BEFORE_THE_END = 1.0  # second
 
 
 def serve(channel: Channel, wanted_device: str) -> bool:
@@ -60,17 +62,41 @@ def _resolve(channel: Channel, request: Message) -> bool:
     return False
 
 
+@contextlib.contextmanager
+def _telling(channel: Channel, seconds: float) -> Iterator[Callable[..., None]]:
+    """A function that tells the parent of an event.
+
+    The parent ends a worker that tells nothing for `seconds`, and what a stage asks for beyond. Shortly before that, a
+    thread of the interpreter's own prints where the code stands: a signal might not be heard inside a driver.
+    """
+
+    allowance = 0.0
+
+    def watch() -> None:
+        faulthandler.dump_traceback_later(seconds + allowance - min(_BEFORE_THE_END, seconds / 4))
+
+    def tell(event: str, **values: Any) -> None:
+        nonlocal allowance
+        allowance = values.get("allowance", allowance)
+        watch()
+        channel.send({"event": event, **values})
+
+    watch()
+    try:
+        yield tell
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 def _cell(channel: Channel, request: Message) -> bool:
     """Judge one cell; True when this process is spent. Each stage and check is told at once: a crash loses the rest."""
     from pagedbench.runner.cell import judge
     from pagedbench.runner.common import LAST
     from pagedbench.runner.state import changes, process_state
 
-    def tell(event: str, **values: Any) -> None:
-        channel.send({"event": event, **values})
-
     before = process_state()
-    judged = judge(Job.from_message(request), tell, common=LAST)
+    with _telling(channel, request["seconds"]) as tell:
+        judged = judge(Job.from_message(request), tell, common=LAST)
     changed = changes(before)
     judged.record.warnings += changed
     spent = judged.worker_is_spent or bool(changed)
@@ -87,11 +113,10 @@ def _versus(channel: Channel, request: Message) -> bool:
     from pagedbench.runner.versus import versus
     from pagedbench.runner.versus_job import VersusJob
 
-    def tell(event: str, **values: Any) -> None:
-        channel.send({"event": event, **values})
-
     try:
-        channel.send({"event": "done", "found": versus(VersusJob.from_message(request), tell, LAST), "spent": False})
+        with _telling(channel, request["seconds"]) as tell:
+            found = versus(VersusJob.from_message(request), tell, LAST)
+        channel.send({"event": "done", "found": found, "spent": False})
     except (Exception, SystemExit) as error:
         failure = read_failure(error)
         channel.send({"event": "failed", "message": failure.message, "spent": failure.worker_is_spent})
@@ -110,7 +135,6 @@ def main(arguments: list[str]) -> None:
     for fd in (read_fd, write_fd):
         os.set_inheritable(fd, False)
     faulthandler.enable()
-    faulthandler.register(WHERE_SIGNAL)
     spent = False
     with contextlib.suppress(ChannelClosed):
         spent = serve(Channel(read_fd, write_fd), arguments[3])

@@ -72,13 +72,15 @@ def test_side_by_side_each_costs_its_own_cell_alone(start: Start, scenario_file:
 
 
 @pytest.mark.slow
-def test_a_worker_that_hears_late_still_says_where_it_stood(start: Start, scenario_file: Write, tmp_path: Path) -> None:
+def test_a_worker_that_hears_of_no_signal_still_says_where_it_stood(
+    start: Start, scenario_file: Write, tmp_path: Path
+) -> None:
     records = tmp_path / "records.jsonl"
-    arguments = ("--no-timing", "--timeout", 3, "--json", records, *backends("late"))
+    arguments = ("--no-timing", "--timeout", 3, "--json", records, *backends("deaf"))
     start("run", scenario_file("small"), *arguments).communicate(timeout=60)
-    (late,) = read_records(records)
-    assert late.verdict is Verdict.TIMED_OUT
-    assert "in late_decode" in late.stderr
+    (deaf,) = read_records(records)
+    assert deaf.verdict is Verdict.TIMED_OUT
+    assert "in deaf_decode" in deaf.stderr
 
 
 def test_of_three_scenarios_the_middle_one_crashes_and_the_others_pass(
