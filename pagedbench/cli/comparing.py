@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 
+from pagedbench.cli.outputs import refuse_shared
 from pagedbench.cli.progress import ComparisonProgress
 from pagedbench.errors import ScenarioError, UsageError
 from pagedbench.report.comparison import render, to_csv, to_markdown
@@ -79,6 +80,7 @@ def _see_to_files(request: Request) -> None:
 
         require_matplotlib()
         require_picture_form(request.plot)
+    refuse_shared({"json": request.json, "csv": request.csv, "markdown": request.markdown})
     for file in (request.json, request.csv, request.markdown, request.plot):
         if file is not None:
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -47,6 +47,7 @@ class OutputFiles:
         if self.plot is not None:
             require_matplotlib()
             require_picture_form(self.plot)
+        refuse_shared({form: getattr(self, form) for form in ("json", "csv", *_FORMS)})
         for file in (self.json, self.csv, self.plot, *(getattr(self, form) for form in _FORMS)):
             if file is None:
                 continue
@@ -75,6 +76,17 @@ class OutputFiles:
 
             print(workflow_commands(records, unmet))
             write_summary(records, unmet)
+
+
+def refuse_shared(files: Mapping[str, Path | None]) -> None:
+    """Raises `UsageError` where two forms go to one regular file: the later would overwrite the earlier."""
+    taken: dict[Path, str] = {}
+    for form, file in files.items():
+        if file is None or (file.exists() and not file.is_file()):
+            continue
+        other = taken.setdefault(file.resolve(), form)
+        if other != form:
+            raise UsageError(f"--{other} and --{form} name the same file: {file}", hint="give each a file of its own")
 
 
 def _draw(records: Sequence[CellRecord], file: Path) -> None:

@@ -30,6 +30,8 @@ class Outcome:
 
     `wins` names a side that is faster than every other one beyond doubt, `tie` that none is shown to be, `few` that
     there are too few samples to tell, `alone` the only side with a time, `none` that there is no time at all.
+    In a tie `side` is the one with the least time, `tied` it and all that it is not shown to be faster than; it is
+    faster than the other timed ones, `beaten`.
     """
 
     kind: Literal["wins", "tie", "few", "alone", "none"]
@@ -37,6 +39,8 @@ class Outcome:
     factor: float = 1.0
     low: float = 1.0
     high: float = 1.0
+    tied: tuple[int, ...] = ()
+    beaten: tuple[int, ...] = ()
 
 
 def outcome(record: ComparisonRecord) -> Outcome:
@@ -48,17 +52,22 @@ def outcome(record: ComparisonRecord) -> Outcome:
         return Outcome("alone", timed[0])
     best, second = sorted(timed, key=lambda index: record.sides[index].kernel_us or 0.0)[:2]
     undecided = [other for other in timed if other != best and not _beats(record, best, other)]
+    if any(_too_few(record, best, other) for other in undecided):
+        return Outcome("few")
     if undecided:
-        return Outcome("few" if any(_too_few(record, best, other) for other in undecided) else "tie")
+        tied = tuple(sorted((best, *undecided)))
+        return Outcome("tie", best, tied=tied, beaten=tuple(index for index in timed if index not in tied))
     factor, low, high = _speedup(record, best, second)
     return Outcome("wins", best, factor, low, high)
 
 
 def marks_told(records: Sequence[ComparisonRecord]) -> list[str]:
     """What the marks in a map of these records mean, those that occur."""
-    kinds = {outcome(record).kind for record in records}
+    outcomes = [outcome(record) for record in records]
+    kinds = {found.kind for found in outcomes}
+    among = " between the fastest" if any(found.beaten for found in outcomes) else ""
     known = {
-        "tie": f"{MARKS['tie']} no difference shown",
+        "tie": f"{MARKS['tie']} no difference shown{among}",
         "few": f"{MARKS['few']} too few samples to tell",
         "alone": "a letter in brackets: only this side has a time",
         "none": f"{MARKS['none']} no time",
@@ -149,8 +158,7 @@ def _decision(decided: Sequence[tuple[ComparisonRecord, Outcome]], few: int) -> 
     wins = Counter(found.side for _, found in decided if found.kind == "wins")
     ties = sum(found.kind == "tie" for _, found in decided)
     if not wins:
-        where = f"on {decided[0][0].scenario}" if len(decided) == 1 else f"in any of {len(decided)} cells"
-        return f"No difference shown {where} between {' and '.join(names)}"
+        return _all_tied(decided, names)
     best = max((pair for pair in decided if pair[1].kind == "wins"), key=lambda pair: pair[1].factor)
     if len(decided) + few == 1:
         return f"{_name(names, best[1])} is {_times(best[1])} as fast on {best[0].scenario}{_loser_stage(*best)}"
@@ -160,6 +168,18 @@ def _decision(decided: Sequence[tuple[ComparisonRecord, Outcome]], few: int) -> 
     head = thresholds or f"{counts} of {len(decided) + few} cells{tied}"
     place = _place(best[0], axes_of([record for record, _ in decided]))
     return f"{head}; {_name(names, best[1])} by {_times(best[1])} at {place}{_loser_stage(*best)}"
+
+
+def _all_tied(decided: Sequence[tuple[ComparisonRecord, Outcome]], names: Sequence[str]) -> str:
+    """What is to be said where no side wins anywhere: a side that is beaten beyond doubt is not among the tied."""
+    tied = " and ".join(names[index] for index in sorted({i for _, found in decided for i in found.tied}))
+    if len(decided) == 1:
+        (record, found), slower = decided[0], " and ".join(names[index] for index in decided[0][1].beaten)
+        ahead = f"; {_name(names, found)} is faster than {slower}" if slower else ""
+        return f"No difference shown on {record.scenario} between {tied}{ahead}"
+    if any(found.beaten for _, found in decided):
+        return f"No difference shown between the fastest sides in any of {len(decided)} cells"
+    return f"No difference shown in any of {len(decided)} cells between {tied}"
 
 
 def _name(names: Sequence[str], found: Outcome) -> str:

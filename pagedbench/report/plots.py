@@ -13,6 +13,7 @@ from typing import Any
 
 from pagedbench.errors import UsageError
 from pagedbench.report.crossover import grids_of
+from pagedbench.report.figures import three_digits
 from pagedbench.report.plot_crossover import crossover_figure
 from pagedbench.report.plot_style import finish, legend_handles, look_of, require_matplotlib
 from pagedbench.results.comparison import ComparisonRecord
@@ -74,7 +75,7 @@ def plot_entries(entries: Sequence[Entry], caption: str, file: Path) -> list[Pat
     if not entries:
         return []
     drawn = list(_save(bars_figure(entries[:MOST_BARS], _cut(caption, entries)), file, "bars"))
-    if any(entry.measurement.roofline for entry in entries):
+    if any(_has_work(entry) for entry in entries):
         drawn.extend(_save(roofline_figure(entries, caption), file, "roofline"))
     staged = [entry for entry in entries if len(entry.measurement.stages) > 1]
     if staged:
@@ -130,7 +131,7 @@ def _caption(environment: dict[str, Any], parts: Sequence[str]) -> str:
     device = str(environment.get("gpu") or environment.get("cpu") or "unknown device")
     torch = f"torch {environment['torch']}" if environment.get("torch") else ""
     driver = f"driver {environment['driver']}" if environment.get("driver") else ""
-    return "  ·  ".join(part for part in (device, *parts, torch, driver) if part)
+    return "  ·  ".join(dict.fromkeys(part for part in (device, *parts, torch, driver) if part))
 
 
 def bars_figure(entries: Sequence[Entry], caption: str) -> Any:
@@ -184,16 +185,17 @@ def _bar(axes: Any, position: float, entry: Entry, look: dict[str, Any], *, as_p
 
 
 def roofline_figure(entries: Sequence[Entry], caption: str) -> Any:
-    """Achieved TFLOP/s over arithmetic intensity, under the limits measured on the device."""
+    """Achieved TFLOP/s over arithmetic intensity, under the limits measured on the device. What has nothing to compute
+    has no place in it."""
     plt = require_matplotlib()
-    placed = [entry for entry in entries if entry.measurement.roofline]
+    placed = [entry for entry in entries if _has_work(entry)]
     look = look_of([entry.side for entry in placed])
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     points: dict[str, list[tuple[float, float]]] = {}
     for entry in placed:
         roof = entry.measurement.roofline
         assert roof is not None, "only placed entries are drawn"
-        points.setdefault(entry.side, []).append((roof.flops / max(roof.bytes, 1), max(roof.tflop_s, 1e-9)))
+        points.setdefault(entry.side, []).append((roof.flops / roof.bytes, roof.tflop_s))
     _roof(axes, placed, [x for own in points.values() for x, _ in own])
     for side, own in points.items():
         xs, ys = zip(*own, strict=True)
@@ -209,6 +211,11 @@ def roofline_figure(entries: Sequence[Entry], caption: str) -> Any:
     return figure
 
 
+def _has_work(entry: Entry) -> bool:
+    roof = entry.measurement.roofline
+    return roof is not None and min(roof.flops, roof.bytes, roof.tflop_s) > 0
+
+
 def _roof(axes: Any, placed: Sequence[Entry], intensities: Sequence[float]) -> None:
     """The two limits, named where they are drawn."""
     roof = placed[0].measurement.roofline
@@ -218,12 +225,12 @@ def _roof(axes: Any, placed: Sequence[Entry], intensities: Sequence[float]) -> N
     slope = roof.peak_gb_s / 1e3
     axes.plot([low, ridge, high], [low * slope, roof.peak_tflop_s, roof.peak_tflop_s], color="black", linewidth=1.4)
     axes.annotate(
-        f"reading, {roof.peak_gb_s:,.0f} GB/s", (ridge / 3, ridge / 3 * slope), xytext=(-8, 8), fontsize=8,
+        f"reading, {three_digits(roof.peak_gb_s)} GB/s", (ridge / 3, ridge / 3 * slope), xytext=(-8, 8), fontsize=8,
         textcoords="offset points", ha="right",
     )  # fmt: skip
     axes.annotate(
-        f"matrix product, {roof.peak_tflop_s:,.0f} TFLOP/s", (high, roof.peak_tflop_s), xytext=(0, 5), fontsize=8,
-        textcoords="offset points", ha="right",
+        f"matrix product, {three_digits(roof.peak_tflop_s)} TFLOP/s", (high, roof.peak_tflop_s), xytext=(0, 5),
+        fontsize=8, textcoords="offset points", ha="right",
     )  # fmt: skip
 
 

@@ -119,7 +119,7 @@ class _Walk:
         """All steps; fills the record."""
         with self._stage("its preparation"):
             context = self._admit()
-        with _threads_for(context):
+        with threads_for(context):
             results = self._judge(context)
             if self._record.verdict is Verdict.PASS and self._job.timing is not None:
                 results += self._time(context, self._job.timing)
@@ -315,7 +315,7 @@ def _traceback(error: BaseException) -> str:
 
 
 @contextmanager
-def _threads_for(context: CheckContext) -> Iterator[None]:
+def threads_for(context: CheckContext) -> Iterator[None]:
     """One thread for a small batch on a CPU: handing out such work costs more than doing it, and on a busy machine the
     helpers keep each other waiting. The record of a timing says how many threads there were."""
     threads = torch.get_num_threads()

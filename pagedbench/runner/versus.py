@@ -14,7 +14,7 @@ import torch
 
 from pagedbench.backends.registry import find_backend
 from pagedbench.checks.base import CheckContext, CheckResult
-from pagedbench.runner.cell import release_memory
+from pagedbench.runner.cell import release_memory, threads_for
 from pagedbench.runner.common import Common
 from pagedbench.runner.timed import TimedCall, judge_buffers, timed_call
 from pagedbench.runner.versus_job import VersusJob
@@ -47,6 +47,12 @@ def versus(job: VersusJob, tell: Tell, common: Common | None = None) -> dict[str
 def _versus(job: VersusJob, tell: Tell, common: Common) -> dict[str, Any]:
     tell("stage", name="its preparation")
     contexts = _contexts(job, common)
+    with threads_for(contexts[0]):
+        return _beside_each_other(job, tell, contexts)
+
+
+def _beside_each_other(job: VersusJob, tell: Tell, contexts: Sequence[CheckContext]) -> dict[str, Any]:
+    """The sides of prepared contexts, looked at and timed with as many threads as a cell of the batch has."""
     prepared = contexts[0].prepare()
     calls = [_side_call(context, prepared) for context in contexts]
     tell("stage", name="a look at the outputs")

@@ -177,3 +177,13 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(command: 
 def test_on_github_annotations_are_printed(command: Command) -> None:
     assert "::error" in command("check", "--github", scenarios=["mismatch"]).out
     assert "::error" not in command("check", scenarios=["mismatch"]).out
+
+
+def test_two_forms_in_one_file_are_refused_before_anything_runs(command: Command, tmp_path: Path) -> None:
+    ended = command("run", "--csv", "table", "--markdown", "./table", scenarios=["right"])
+    assert ended.code == 2
+    assert "--csv and --markdown name the same file: table" in ended.err
+    compared = command("compare", "varlen", "decode", "--json", "table", "--csv", "table", scenarios=["right"])
+    assert compared.code == 2
+    assert "--json and --csv name the same file: table" in compared.err
+    assert not (tmp_path / "table").exists()

@@ -138,6 +138,10 @@ class TestLargeBatches:
         assert "column 62500: 62500 ▒······· +1" in row
         assert "62,499 more" in row
 
+    def test_a_shape_has_a_comma_between_its_dimensions_only(self) -> None:
+        batch = scenario((1,), (1_000_000,), block_size=16, max_blocks_per_seq="tight")
+        assert any("(1, 62501) int32, into a pool of" in line for line in page(batch))
+
 
 class TestGridDetails:
     def test_keys_below_the_window_are_shown_apart(self) -> None:

@@ -6,9 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from pagedbench.report.crossover import axes_of, cliffs, conclusion, outcome, splits_cost, values_on
+from pagedbench.report.crossover import axes_of, cliffs, conclusion, marks_told, outcome, splits_cost, values_on
 from pagedbench.results.comparison import ComparisonRecord
 from tests.report.comparisons import comparison, measured, side
+
+
+def beside_a_third(record: ComparisonRecord, us: float | None) -> ComparisonRecord:
+    """The comparison with paged-varlen as a third side, paired with both others where it has a time."""
+    record.sides.append(side("flash-attn-3", "paged-varlen", us))
+    for index, other in enumerate(record.sides[:2]) if us else ():
+        pair = comparison(other.kernel_us, us).pairs[0]
+        record.pairs.append(replace(pair, a=index, b=2))
+    return record
 
 
 class TestOutcome:
@@ -66,6 +75,18 @@ class TestConclusion:
     def test_where_nobody_wins(self):
         assert conclusion([comparison(10, 10)]) == "No difference shown on batch between varlen and decode."
         assert conclusion([comparison(10, None)]).startswith("Nothing could be compared")
+
+    def test_a_side_that_two_others_beat_is_not_called_equal_to_them(self):
+        three = beside_a_third(comparison(30, 10), 10)
+        assert conclusion([three]) == (
+            "No difference shown on batch between decode and paged-varlen; decode is faster than varlen."
+        )
+        assert conclusion([three, three]) == "No difference shown between the fastest sides in any of 2 cells."
+        assert marks_told([three]) == ["= no difference shown between the fastest"]
+
+    def test_a_side_without_a_time_is_not_called_equal(self):
+        third = beside_a_third(comparison(10, 10), None)
+        assert conclusion([third]) == "No difference shown on batch between varlen and decode."
 
     def test_of_too_few_samples_says_that_nothing_is_known(self):
         few = comparison(30, 10, name="big", pairs=6)

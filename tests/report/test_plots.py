@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pagedbench.errors import UsageError
-from pagedbench.report.plots import plot_comparisons, require_matplotlib
+from pagedbench.report.plots import Entry, plot_comparisons, require_matplotlib, roofline_figure
 from tests.report.comparisons import comparison
 
 pytest.importorskip("matplotlib")
@@ -53,6 +53,44 @@ def test_sides_differ_by_hatch_as_well_as_by_colour(drawn):
 
 def test_peaks_are_named_in_the_roofline(drawn):
     assert "reading, 4,000 GB/s" in text_of(drawn["roofline"])
+
+
+def roofline_of(records, folder: Path) -> str:
+    plt = require_matplotlib()
+    plt.rcParams["svg.fonttype"] = "none"
+    files = {file.stem.removeprefix("own-"): file for file in plot_comparisons(records, folder / "own.svg")}
+    return text_of(files["roofline"]) if "roofline" in files else ""
+
+
+def with_roofline(record, **changed):
+    """The comparison with another roofline for each of its sides."""
+    for own in record.sides:
+        own.timing["roofline"] |= changed
+    return record
+
+
+def test_peaks_of_a_slow_device_are_no_round_zero(tmp_path):
+    text = roofline_of([with_roofline(comparison(20, 10), peak_tflop_s=0.2, peak_gb_s=47.1)], tmp_path)
+    assert "matrix product, 0.200 TFLOP/s" in text
+    assert "reading, 47.1 GB/s" in text
+
+
+def test_a_batch_with_nothing_to_compute_does_not_stretch_the_roofline(tmp_path):
+    idle = {"flops": 0, "bytes": 0, "gb_s": 0.0, "tflop_s": 0.0}
+    busy = comparison(20, 10, name="busy")
+    both = [busy, with_roofline(comparison(20, 10, name="idle"), **idle)]
+    entries = [Entry(record.scenario, own.target, own.measurement) for record in both for own in record.sides]
+    (axes,) = roofline_figure(entries, "").axes
+    assert sum(len(points.get_offsets()) for points in axes.collections) == 2
+    assert axes.get_ylim()[0] > 0.01  # the points are at 0.4 and 0.8 TFLOP/s
+    assert roofline_of([with_roofline(comparison(20, 10), **idle)], tmp_path) == ""
+
+
+def test_a_version_is_said_once(tmp_path):
+    record = comparison(20, 10)
+    for own in record.sides:
+        own.backend, own.version = "torch", "2.11.0"
+    assert roofline_of([record], tmp_path).count("torch 2.11.0") == 1
 
 
 def test_an_unknown_form_is_refused(tmp_path):

@@ -53,6 +53,18 @@ def test_both_sides_are_timed_and_paired(scenario):
     assert pair["difference"] < 0.1  # bf16 outputs of size 1, each within its budget
 
 
+def test_a_small_batch_has_one_thread_as_in_a_run(scenario, monkeypatch):
+    """A comparison must not show other times than a run of the same cells."""
+    before, seen = torch.get_num_threads(), []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: seen[-1] if seen else 2)
+    monkeypatch.setattr(torch, "set_num_threads", seen.append)
+    found = compare(scenario, ("torch", "varlen"), ("torch", "decode"))
+    assert seen == [1, 2]
+    assert all(side["timing"]["placed"].startswith("1 threads ") for side in found["sides"])
+    monkeypatch.undo()
+    assert torch.get_num_threads() == before
+
+
 def test_varlen_is_timed_in_stages(scenario):
     found = compare(scenario, ("torch", "varlen"), ("torch", "varlen"))
     assert [stage["name"] for stage in found["sides"][0]["timing"]["stages"]] == ["write", "gather", "attention"]

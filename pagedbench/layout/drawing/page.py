@@ -166,9 +166,7 @@ def _short_sum(lengths: Int32Array | IntArray, room: int) -> str:
 
 
 def _decode(scenario: Scenario, layout: BatchLayout, width: int) -> list[Text]:
-    table = (
-        f"({layout.batch:,}, {layout.max_blocks_per_seq:,}) int32, into a pool of {plural(layout.num_blocks, 'block')}"
-    )
+    table = f"({layout.batch}, {layout.max_blocks_per_seq}) int32, into a pool of {plural(layout.num_blocks, 'block')}"
     return [
         heading("decode path", _who_takes_it(layout)),
         _array("cache_seqlens", layout.cache_seqlens, width),
