@@ -80,7 +80,7 @@ def _see_to_files(request: Request) -> None:
 
         require_matplotlib()
         require_picture_form(request.plot)
-    refuse_shared({"json": request.json, "csv": request.csv, "markdown": request.markdown})
+    refuse_shared({"json": request.json, "csv": request.csv, "markdown": request.markdown}, request.words)
     for file in (request.json, request.csv, request.markdown, request.plot):
         if file is not None:
             try:

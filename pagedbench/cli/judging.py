@@ -89,7 +89,7 @@ def judge(request: Request, processes: int = 1) -> RunResult:
     """
     if request.resume and request.files.json is None:
         raise UsageError("--resume needs the file to go on from", "give it with --json FILE")
-    request.files.prepare()
+    request.files.prepare(request.scenarios)
     earlier = _earlier(request)
     everything = RunResult(planned=0)
     with ExitStack() as stack:

@@ -42,12 +42,15 @@ class OutputFiles:
     github: bool = False
     plot: Path | None = None
 
-    def prepare(self) -> None:
-        """Make the folders. Raises `UsageError` for what could not be written: before a long run, not after it."""
+    def prepare(self, sources: Sequence[str] = ()) -> None:
+        """Make the folders; `sources` are what is read, which no output may replace.
+
+        Raises `UsageError` for what could not be written: before a long run, not after it.
+        """
         if self.plot is not None:
             require_matplotlib()
             require_picture_form(self.plot)
-        refuse_shared({form: getattr(self, form) for form in ("json", "csv", *_FORMS)})
+        refuse_shared({form: getattr(self, form) for form in ("json", "csv", *_FORMS)}, sources)
         for file in (self.json, self.csv, self.plot, *(getattr(self, form) for form in _FORMS)):
             if file is None:
                 continue
@@ -78,12 +81,16 @@ class OutputFiles:
             write_summary(records, unmet)
 
 
-def refuse_shared(files: Mapping[str, Path | None]) -> None:
-    """Raises `UsageError` where two forms go to one regular file: the later would overwrite the earlier."""
+def refuse_shared(files: Mapping[str, Path | None], sources: Sequence[str] = ()) -> None:
+    """Raises `UsageError` where two forms go to one regular file, for the later would overwrite the earlier, and where
+    one goes to a file that is read, a scenario of the user's say."""
+    read = {Path(source).resolve() for source in sources if Path(source).is_file()}
     taken: dict[Path, str] = {}
     for form, file in files.items():
         if file is None or (file.exists() and not file.is_file()):
             continue
+        if file.resolve() in read:
+            raise UsageError(f"--{form} would overwrite {file}, which is read", hint="give it a file of its own")
         other = taken.setdefault(file.resolve(), form)
         if other != form:
             raise UsageError(f"--{other} and --{form} name the same file: {file}", hint="give each a file of its own")

@@ -11,6 +11,9 @@ from pagedbench.report.crossover import MARKS, Outcome, axes_of, marks_told, out
 from pagedbench.report.plot_style import COLOURS, HATCHES, MARKERS, finish, require_matplotlib
 from pagedbench.results.comparison import ComparisonRecord
 
+NARROW = 5.0
+"""Ratios that differ by less than this factor are read from an axis of evenly spaced numbers."""
+
 
 def crossover_figure(records: Sequence[ComparisonRecord], caption: str) -> Any:
     """Where each side wins and by how much: a map, and under it the ratio of the first two sides with its interval."""
@@ -113,6 +116,7 @@ def _draw_ratios(
         ratios.errorbar(
             offset, middle, yerr=spread, color=COLOURS[number % 8], marker=MARKERS[number % 8], markersize=5,
             linestyle=("-", "--", "-.", ":")[(number + number // 8) % 4], linewidth=1.1, capsize=3,
+            markerfacecolor="white" if number // 8 % 2 else None,
             label=", ".join(key) or None,
         )  # fmt: skip
     _dress_ratios(ratios, short_names(records[0]), columns, across)
@@ -121,8 +125,9 @@ def _draw_ratios(
 
 
 def _dress_ratios(ratios: Any, names: Sequence[str], columns: Sequence[Any], across: str) -> None:
-    """The equivalence margin, the line of equal times, and an axis of ratios that reads 0.5, 1, 2."""
-    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+    """The equivalence margin, the line of equal times, and an axis of ratios that reads 0.5, 1, 2, or finer where they
+    span less: an axis with one number could not be read."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
     ratios.axhspan(0.99, 1.01, color="#bbbbbb", alpha=0.6, zorder=0)
     ratios.axhline(1.0, color="black", linewidth=0.8)
@@ -131,7 +136,9 @@ def _dress_ratios(ratios: Any, names: Sequence[str], columns: Sequence[Any], acr
     ratios.set_xticks([x + 0.5 for x in range(len(columns))], [_tick(v) for v in columns], fontsize=8)
     ratios.set_xlabel(across.replace("_", " "))
     ratios.set_ylabel(f"time of {names[1]}\nover {names[0]}", fontsize=8)
-    ratios.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+    low, high = ratios.get_ylim()
+    narrow = high < NARROW * low
+    ratios.yaxis.set_major_locator(MaxNLocator(5) if narrow else LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
     ratios.yaxis.set_major_formatter(ScalarFormatter())
     ratios.yaxis.set_minor_formatter(NullFormatter())
     for side in ("top", "right"):

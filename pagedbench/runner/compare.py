@@ -69,12 +69,14 @@ def compare_scenarios(
     """A record for each scenario and group of sides."""
     result = Compared(planned=len(scenarios) * len(groups))
     environment = {**workers.environment, "git": git_state(Path.cwd())}
+    facts = distinct_facts(scenarios)
     try:
         with sigterm_interrupts():
             for scenario in scenarios:
                 for group in groups:
                     watcher.begin(f"{scenario.name} {' '.join(f'{s.target.name}:{s.path}' for s in group)}")
                     record = _compare(scenario, group, workers, timing, watcher)
+                    record.facts = facts[scenario.name]
                     record.environment = environment
                     result.records.append(record)
                     watcher.end(record)
@@ -92,7 +94,6 @@ def _compare(
     record = ComparisonRecord(
         scenario=scenario.name,
         device=workers.device,
-        facts=facts_of(scenario),
         seed=scenario.inputs.seed,
         cache=timing.cache if workers.device != "cpu" else "warm",
         heads=f"{attention.num_heads}/{attention.num_kv_heads} heads, head dim {attention.head_dim}",
@@ -150,6 +151,21 @@ def _fill_in(record: ComparisonRecord, passed: Sequence[int], found: dict[str, A
             side.message = invalid
             side.verdict = Verdict(told["verdict"])
     record.pairs = [PairRecord(**{**p, "a": passed[p["a"]], "b": passed[p["b"]]}) for p in found["pairs"]]
+
+
+def distinct_facts(scenarios: Sequence[Scenario]) -> dict[str, dict[str, Any]]:
+    """The facts of each scenario by its name.
+
+    Where they do not tell the variants of one scenario apart (lengths with the same longest one), those have what they
+    set in the batch as facts too: else they would share a place in a map.
+    """
+    facts = {scenario.name: facts_of(scenario) for scenario in scenarios}
+    for family in {scenario.name.partition("[")[0] for scenario in scenarios}:
+        own = [s for s in scenarios if s.name.partition("[")[0] == family]
+        if len({str(facts[s.name]) for s in own}) < len(own):
+            for scenario in own:
+                facts[scenario.name] |= {p: str(v) for p, v in scenario.variant.items() if p.startswith("batch.")}
+    return facts
 
 
 def facts_of(scenario: Scenario) -> dict[str, Any]:

@@ -187,3 +187,11 @@ def test_two_forms_in_one_file_are_refused_before_anything_runs(command: Command
     assert compared.code == 2
     assert "--json and --csv name the same file: table" in compared.err
     assert not (tmp_path / "table").exists()
+
+
+def test_an_output_does_not_overwrite_the_scenario_that_is_read(command: Command, tmp_path: Path) -> None:
+    for words in (("run",), ("compare", "varlen", "decode")):
+        ended = command(*words, "--csv", "./right.yaml", scenarios=["right"])
+        assert ended.code == 2
+        assert "--csv would overwrite right.yaml, which is read" in ended.err
+        assert (tmp_path / "right.yaml").read_text() == SCENARIO.format(name="right")

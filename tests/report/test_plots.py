@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pagedbench.errors import UsageError
+from pagedbench.report.plot_crossover import crossover_figure
 from pagedbench.report.plots import Entry, plot_comparisons, require_matplotlib, roofline_figure
 from tests.report.comparisons import comparison
 
@@ -84,6 +85,21 @@ def test_a_batch_with_nothing_to_compute_does_not_stretch_the_roofline(tmp_path)
     assert sum(len(points.get_offsets()) for points in axes.collections) == 2
     assert axes.get_ylim()[0] > 0.01  # the points are at 0.4 and 0.8 TFLOP/s
     assert roofline_of([with_roofline(comparison(20, 10), **idle)], tmp_path) == ""
+
+
+def test_an_axis_of_narrow_ratios_has_numbers_to_read():
+    narrow = [comparison(us, 10, keys=k) for k, us in [(128, 12), (1024, 12.5)]]
+    _, ratios = crossover_figure(narrow, "").axes
+    low, high = ratios.get_ylim()
+    assert sum(low <= tick <= high for tick in ratios.get_yticks()) >= 3
+
+
+def test_no_two_lines_of_a_map_look_alike():
+    many = [comparison(us, 10, keys=k, block_size=b) for k, us in [(128, 12), (1024, 13)] for b in range(1, 13)]
+    _, ratios = crossover_figure(many, "").axes
+    lines = [container.lines[0] for container in ratios.containers]
+    looks = {(line.get_marker(), line.get_color(), str(line.get_markerfacecolor())) for line in lines}
+    assert len(looks) == len(lines) == 12
 
 
 def test_a_version_is_said_once(tmp_path):

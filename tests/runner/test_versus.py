@@ -127,3 +127,14 @@ def test_what_comes_back_fits_a_record(scenario):
         "placement": "shuffled",
         "num_splits": "auto",
     }
+
+
+def test_variants_with_the_same_longest_sequence_have_places_of_their_own():
+    """[3, 9] and [9, 9] both have 10 keys at most: the map would show one of them only."""
+    from pagedbench.runner.compare import distinct_facts
+
+    lengths = {"batch.cached_lens": [[3, 9], [9, 9]]}
+    facts = list(distinct_facts(loads(TEXT, sweep=lengths)).values())
+    assert [fact["batch.cached_lens"] for fact in facts] == ["[3, 9]", "[9, 9]"]
+    told_by_keys = distinct_facts(loads(TEXT, sweep={"batch.cached_lens": [[3, 8], [3, 9]]}))
+    assert [(fact["keys"], "batch.cached_lens" in fact) for fact in told_by_keys.values()] == [(9, False), (10, False)]
