@@ -66,7 +66,7 @@ def main() -> None:
     Only a judged kernel leaves with 1: everything that goes wrong outside a judgement is 2 (the user can mend it) or 5.
     """
     try:
-        app()
+        app(prog_name="pagedbench")  # also with `python -m`, whose words make no name of a completion script
     except PagedbenchError as error:
         typer.echo(f"error: {error.message}", err=True)
         if error.hint:

@@ -16,10 +16,12 @@ from pagedbench.errors import ScenarioError, UsageError
 from pagedbench.report.comparison import render, to_csv, to_markdown
 from pagedbench.report.table import make_console
 from pagedbench.results.comparison import ComparisonRecord
+from pagedbench.results.store import is_record_file, read_text
 from pagedbench.runner.compare import Compared, compare_scenarios
 from pagedbench.runner.pool import WorkerOptions, Workers
 from pagedbench.runner.sides import groups_of, sort_words
 from pagedbench.scenario.loader import load_scenarios
+from pagedbench.scenario.model import Scenario
 from pagedbench.timing.options import TimingOptions
 from pagedbench.words import exit_code
 
@@ -93,8 +95,7 @@ def _run(request: Request) -> Compared:
     with ExitStack() as stack:
         workers = stack.enter_context(Workers(WorkerOptions(request.device, request.timeout)))
         words = sort_words(request.words, workers.resolve, is_scenario)
-        sweep = dict(map(parse_sweep, request.sweep))
-        scenarios = load_scenarios(words.scenarios, sweep)
+        scenarios = _swept(words.scenarios, parse_sweeps(request.sweep))
         if request.seed is not None:
             scenarios = [replace(s, inputs=replace(s.inputs, seed=request.seed)) for s in scenarios]
         groups = groups_of(words.sides, workers.resolve, backend=request.backend, paths=request.paths)
@@ -103,6 +104,17 @@ def _run(request: Request) -> Compared:
             ComparisonProgress(make_console(stderr=True), len(scenarios) * len(groups), store)
         )
         return compare_scenarios(scenarios, groups, workers, request.timing, watcher)
+
+
+def _swept(targets: Sequence[str], sweep: dict[str, list[object]]) -> list[Scenario]:
+    """The scenarios with the sweep's values. What is refused may stand in no file: the hint says where it is from."""
+    try:
+        return load_scenarios(targets, sweep)
+    except ScenarioError as error:
+        if sweep and not error.hint:
+            fields = " and ".join(sweep)
+            error.hint = f"--sweep sets {fields}; what the scenario fixes beside it, a block table say, must fit"
+        raise
 
 
 def _write(request: Request, records: Sequence[ComparisonRecord]) -> None:
@@ -128,6 +140,16 @@ def is_scenario(word: str) -> bool:
     return True
 
 
+def parse_sweeps(texts: Sequence[str]) -> dict[str, list[object]]:
+    """The values of each field. Raises `UsageError` for a field that is given twice: one would be lost."""
+    found: dict[str, list[object]] = {}
+    for name, values in map(parse_sweep, texts):
+        if name in found:
+            raise UsageError(f"--sweep {name} is given twice", hint=f"write all values in one: --sweep {name}=A,B,C")
+        found[name] = values
+    return found
+
+
 def parse_sweep(text: str) -> tuple[str, list[object]]:
     """`cache.block_size=16,32` or `batch.cached_lens=[30],[4000]` as a field and its values, written as in YAML."""
     name, equals, values = text.partition("=")
@@ -144,16 +166,12 @@ def parse_sweep(text: str) -> tuple[str, list[object]]:
 
 def is_record(words: Sequence[str]) -> bool:
     """Whether one file of comparisons is given, to be shown and drawn again."""
-    return len(words) == 1 and words[0].endswith(".jsonl")
+    return len(words) == 1 and is_record_file(words[0])
 
 
 def read_comparisons(file: Path) -> list[ComparisonRecord]:
     """What `compare --json` wrote. Raises `UsageError` for any other file."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-        records = [ComparisonRecord.from_json(line) for line in lines if line.strip()]
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from None
+    records = [ComparisonRecord.from_json(line) for line in read_text(file).splitlines() if line.strip()]
     if not records:
         raise UsageError(f"{file} is empty", hint="give the file of compare --json")
     return records
@@ -161,7 +179,7 @@ def read_comparisons(file: Path) -> list[ComparisonRecord]:
 
 def are_records(words: Sequence[str]) -> bool:
     """Whether two files of records are given. Raises `UsageError` where they are mixed with other words."""
-    files = [word for word in words if word.endswith(".jsonl")]
+    files = [word for word in words if is_record_file(word)]
     if files and not is_record(words) and (len(files) != 2 or len(words) != 2):
         raise UsageError("records are compared two files at a time", hint="compare NEW.jsonl OLD.jsonl")
     return len(files) == 2

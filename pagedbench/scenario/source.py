@@ -81,6 +81,12 @@ def read_text(path: Path) -> str:
         raise _whole_file(file, f"a file that cannot be read ({error.strerror})", "a readable YAML file") from None
 
 
+def _char_at(text: str, place: tuple[int, int]) -> str:
+    """The character at a line and column, both from 1; nothing beyond the end."""
+    line, column = place
+    return "".join(text.split("\n")[line - 1 : line])[column - 1 : column]
+
+
 def parse(text: str, file: str) -> list[SourceDocument]:
     """The documents of a YAML text.
 
@@ -94,7 +100,8 @@ def parse(text: str, file: str) -> list[SourceDocument]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise _whole_file(file, f"text that is not YAML: {error.problem}", "valid YAML", place=place) from None
+        problem = "a tab, where YAML takes spaces only" if _char_at(text, place) == "\t" else error.problem
+        raise _whole_file(file, f"text that is not YAML: {problem}", "valid YAML", place=place) from None
     except (yaml.YAMLError, UnicodeError) as error:
         reason = getattr(error, "reason", None) or "a character that YAML does not allow"
         raise _whole_file(file, f"text that is not YAML: {reason}", "valid YAML") from None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pagedbench.cli.comparing import are_records, is_scenario, parse_sweep
+from pagedbench.cli.comparing import are_records, is_scenario, parse_sweep, parse_sweeps
 from pagedbench.cli.progress import time_left
 from pagedbench.errors import UsageError
 from pagedbench.results.comparison import ComparisonRecord
@@ -45,6 +45,18 @@ class TestSweep:
     def test_what_is_no_sweep_is_refused(self, text):
         with pytest.raises(UsageError, match="--sweep"):
             parse_sweep(text)
+
+    def test_a_field_given_twice_is_refused_and_not_half_lost(self):
+        with pytest.raises(UsageError, match=r"--sweep cache\.block_size is given twice"):
+            parse_sweeps(["cache.block_size=16", "cache.block_size=32"])
+        assert parse_sweeps(["a.b=1", "a.c=2,3"]) == {"a.b": [1], "a.c": [2, 3]}
+
+    def test_a_refusal_says_that_the_value_is_the_sweeps(self, tmp_path):
+        """The file and line are the scenario's, where block size 32 stands."""
+        done = pagedbench("compare", "varlen", "decode", "docs-decode", "--sweep", "cache.block_size=16", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "found 4 columns, needed at least 5" in done.stderr
+        assert "hint: --sweep sets cache.block_size" in done.stderr
 
 
 def test_two_files_of_records_are_told_from_sides():

@@ -70,6 +70,13 @@ def test_help_names_every_command_and_imports_no_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_completion_is_for_the_command_however_the_tool_is_begun(tmp_path: Path) -> None:
+    """`python -m pagedbench` is no name for a function of the shell."""
+    done = pagedbench("--show-completion", "bash", cwd=tmp_path, SHELL="/bin/bash")
+    assert "_PAGEDBENCH_COMPLETE=complete_bash" in done.stdout
+    assert "python -m" not in done.stdout
+
+
 def test_completion_knows_scenarios_folders_backends_and_paths() -> None:
     assert "docs-decode" in complete_scenario("docs-")
     assert "edge" in complete_scenario("ed")

@@ -95,7 +95,7 @@ def test_documents_do_not_share_anchors() -> None:
         ("a: 1e400\n", "f.yaml:1:4: a: found 1e400, which no float64 can hold, needed a smaller number"),
         ("a: &x [*x]\n", "f.yaml:1:8: a[0]: found the alias *x inside its own anchor"),
         ("a: [1, 2\nb: 3\n", "f.yaml:2:2: file: found text that is not YAML"),
-        ("a:\n\t- b\n", "f.yaml:2:1: file: found text that is not YAML"),
+        ("a:\n\t- b\n", "f.yaml:2:1: file: found text that is not YAML: a tab, where YAML takes spaces only, needed"),
         ("a: \x01\n", "f.yaml:1:1: file: found text that is not YAML"),
         ("", "f.yaml:1:1: file: found no document, needed at least one scenario"),
         ("# only a comment\n", "f.yaml:1:1: file: found no document"),
