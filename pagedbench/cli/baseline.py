@@ -47,15 +47,19 @@ def command(
     """
     from pagedbench.cli.judging import BASELINE_TIMING, Request
     from pagedbench.errors import UsageError
-    from pagedbench.results.baseline import FOLDER, save_baseline
+    from pagedbench.results.baseline import FOLDER, baseline_file, load_baseline, save_baseline
+    from pagedbench.results.store import is_record_file
 
     if action is Action.LIST:
         typer.echo("\n".join(sorted(file.stem for file in FOLDER.glob("*.jsonl"))) or f"no baselines in {FOLDER}")
         return
-    files = [Path(source) for source in sources or () if source.endswith(".jsonl")]
-    scenarios = [source for source in sources or () if not source.endswith(".jsonl")]
+    files = [Path(source) for source in sources or () if is_record_file(source)]
+    scenarios = [source for source in sources or () if not is_record_file(source)]
     if not sources or (files and scenarios):
         raise UsageError(f"baseline {action.value} needs records or scenarios", "give .jsonl files, or scenarios")
+    # a wrong name is refused before anything is timed, not after
+    old = load_baseline(name) if action is Action.COMPARE else []
+    baseline_file(name)
     request = Request(
         command="run",
         scenarios=scenarios,
@@ -70,7 +74,7 @@ def command(
     if action is Action.SAVE:
         typer.echo(f"saved {len(records)} records as {save_baseline(name, records)}")
     else:
-        _compare(records, name, across=across)
+        _compare(records, old, across=across)
 
 
 def _read(files: Sequence[Path]) -> list[CellRecord]:
@@ -91,12 +95,12 @@ def _run(request: object, processes: int) -> list[CellRecord]:
     return result.records
 
 
-def _compare(records: Sequence[CellRecord], name: str, *, across: bool) -> None:
+def _compare(records: Sequence[CellRecord], old: Sequence[CellRecord], *, across: bool) -> None:
     from pagedbench.report.changes import render_changes
     from pagedbench.report.table import make_console
-    from pagedbench.results.baseline import compare_records, load_baseline
+    from pagedbench.results.baseline import compare_records
     from pagedbench.runner.outcome import final_exit_code
 
-    comparison = compare_records(records, load_baseline(name), across=across)
+    comparison = compare_records(records, old, across=across)
     make_console().print(render_changes(comparison))
     raise typer.Exit(final_exit_code(records, undecided=bool(comparison.missing), slower=comparison.slower))

@@ -126,7 +126,7 @@ def compare_records(
     old = [r for r in old if r.scenario in asked]
     if not across and any(r.timing for r in new):
         require_equal_environments([r.environment for r in new], old)
-    differences = environment_differences([r.environment for r in new], old)
+    differences = environment_differences([r.environment for r in new], old) if old else []
     ours, theirs = _by_key(new), _by_key(old)
     changes = [_compare_cell(key, ours.get(key, []), theirs.get(key, [])) for key in dict.fromkeys([*ours, *theirs])]
     return BaselineComparison(tuple(changes), tuple(differences))

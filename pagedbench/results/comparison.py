@@ -85,7 +85,7 @@ class PairRecord:
     @property
     def told(self) -> str:
         """The verdict in a sentence."""
-        return f"{TOO_FEW} to tell ({self.pairs} pairs)" if self.too_few else self.verdict
+        return f"{TOO_FEW} to tell ({self.pairs} pair{'s' * (self.pairs > 1)})" if self.too_few else self.verdict
 
 
 @dataclass

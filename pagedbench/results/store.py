@@ -18,24 +18,40 @@ from types import TracebackType
 from pagedbench.errors import UsageError
 from pagedbench.results.record import CellRecord
 
+_GZIP = b"\x1f\x8b"
+
 
 def partial_path(file: Path) -> Path:
     """The name that `file` has while a run is still writing it."""
     return file.with_name(file.name + ".partial")
 
 
+def is_record_file(name: str) -> bool:
+    """Whether a word on the command line is a file of records and no scenario."""
+    return name.endswith((".jsonl", ".jsonl.gz", ".jsonl.partial"))
+
+
 def read_records(file: Path) -> list[CellRecord]:
-    """All records of a JSON Lines file, in order; of one in gzip (`.gz`), too. A last line without its line break was
-    torn and is dropped.
+    """All records of a JSON Lines file, in order; of one in gzip, too. A last line without its line break was torn and
+    is dropped.
 
     Raises `UsageError` when the file cannot be read, or a whole line is no record (with its number).
     """
+    return list(_parse(file, read_text(file)))
+
+
+def read_text(file: Path) -> str:
+    """What a file of records holds, unpacked. Raises `UsageError`, which names what a killed run left under that name.
+
+    What is packed is told by its first bytes: `--json NAME.gz` writes plain lines, since a run appends.
+    """
     try:
         data = file.read_bytes()
-        text = (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8", errors="replace")
+        return (gzip.decompress(data) if data.startswith(_GZIP) else data).decode("utf-8", errors="replace")
     except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
-    return list(_parse(file, text))
+        left = partial_path(file)
+        hint = f"an interrupted run left {left}: read that, or go on from it with --resume" if left.exists() else ""
+        raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}", hint) from error
 
 
 def _parse(file: Path, text: str) -> Iterator[CellRecord]:

@@ -84,13 +84,14 @@ class Cell:
 
 
 def plan(scenarios: Sequence[Scenario], targets: Sequence[ResolvedTarget]) -> list[Cell]:
-    """All cells, scenario by scenario."""
+    """All cells, scenario by scenario; one that is asked for twice (`torch torch:decode`) is judged once."""
     by_name = {scenario.name: scenario for scenario in scenarios}
+    sides = dict.fromkeys((target.name, path) for target in targets for path in target.paths)
+    of_name = {target.name: target for target in targets}
     return [
-        Cell(scenario, target, path, by_name.get(scenario.equals.variant) if scenario.equals else None)
+        Cell(scenario, of_name[name], path, by_name.get(scenario.equals.variant) if scenario.equals else None)
         for scenario in scenarios
-        for target in targets
-        for path in target.paths
+        for name, path in sides
     ]
 
 

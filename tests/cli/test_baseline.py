@@ -125,6 +125,19 @@ def test_2_a_baseline_that_is_not_there(timed: Command) -> None:
     assert "pagedbench baseline save" in ended.err
 
 
+def test_2_a_wrong_name_is_refused_before_anything_is_timed(timed: Command) -> None:
+    for action, name in (("save", "../main"), ("compare", "nightly")):
+        before = Timer.process
+        assert timed("baseline", action, name, scenarios=["right"]).code == 2
+        assert Timer.process == before
+
+
+def test_records_in_gzip_make_a_baseline(timed: Command) -> None:
+    for number in range(3):
+        timed("run", "--json", f"old{number}.jsonl.gz", scenarios=["right"])
+    assert timed("baseline", "save", "main", *(f"old{number}.jsonl.gz" for number in range(3))).code == 0
+
+
 def test_records_can_be_saved_and_compared_without_a_run(timed: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         timed("run", "--json", f"old{number}.jsonl", scenarios=["right"])

@@ -68,6 +68,12 @@ def test_scenarios_that_were_not_asked_for_are_left_out() -> None:
     assert [c.key[0] for c in found.changes] == ["docs-decode"]
 
 
+def test_a_baseline_that_knows_none_of_the_scenarios_is_no_other_environment() -> None:
+    found = compare_records([record(environment={"gpu": "NVIDIA H200"})], [record(scenario="edge-padding")])
+    assert [c.change for c in found.changes] == ["new"]
+    assert not found.differences
+
+
 def test_another_scenario_under_the_same_name_is_not_compared() -> None:
     found = compare_records([record(scenario_hash="xyz")], [record()])
     assert found.changes[0].change == "not compared"

@@ -64,10 +64,26 @@ def test_records_are_read_from_gzip_and_a_broken_one_is_a_usage_error(tmp_path: 
     packed = gzip.compress((record("a").to_json() + "\n" + record("b").to_json() + "\n").encode())
     file.write_bytes(packed)
     assert names(read_records(file)) == ["a", "b"]
-    for broken in (packed[:-20], b"no gzip", packed[:40] + b"\0" * 30):
+    for broken in (packed[:-20], packed[:40] + b"\0" * 30):
         file.write_bytes(broken)
         with pytest.raises(UsageError, match="cannot read"):
             read_records(file)
+
+
+def test_a_name_that_ends_in_gz_is_read_as_it_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl.gz"
+    with RecordStore(file) as store:
+        store.append(record("a"))
+    assert names(read_records(file)) == names(read_unfinished(file)) == ["a"]
+
+
+def test_what_a_killed_run_left_is_named_where_the_file_is_missing(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    partial_path(file).write_text(record("a").to_json() + "\n", encoding="utf-8")
+    with pytest.raises(UsageError) as refused:
+        read_records(file)
+    assert "records.jsonl.partial" in refused.value.hint
+    assert "--resume" in refused.value.hint
 
 
 def test_kill_9_loses_nothing_that_was_appended_and_the_old_file_stays(tmp_path: Path) -> None:

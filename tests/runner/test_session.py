@@ -130,6 +130,15 @@ class Silent:
     def end(self, record: CellRecord) -> None: ...
 
 
+def test_a_cell_that_is_asked_for_twice_is_judged_once() -> None:
+    scenarios = loads(
+        "name: one\nbatch: {query_lens: [1], cached_lens: [5]}\ncache: {block_size: 4}\n"
+        "attention: {num_heads: 4, num_kv_heads: 2, head_dim: 16}\n"
+    )
+    targets = [ResolvedTarget("a", paths, available=True) for paths in (("decode",), ("varlen", "decode"))]
+    assert [cell.label for cell in plan(scenarios, targets)] == ["one a:decode", "one a:varlen"]
+
+
 def test_a_cell_that_found_too_little_memory_beside_others_is_judged_again_behind_them() -> None:
     scenarios = loads(
         "name: small\nbatch: {query_lens: [1], cached_lens: [5]}\ncache: {block_size: 4}\n"
