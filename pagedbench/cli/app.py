@@ -7,6 +7,7 @@ a person are printed here, once, without a traceback.
 from __future__ import annotations
 
 import errno
+import io
 import sys
 import traceback
 from importlib import import_module
@@ -65,6 +66,7 @@ def main() -> None:
 
     Only a judged kernel leaves with 1: everything that goes wrong outside a judgement is 2 (the user can mend it) or 5.
     """
+    _print_anywhere()
     try:
         app(prog_name="pagedbench")  # also with `python -m`, whose words make no name of a completion script
     except PagedbenchError as error:
@@ -75,6 +77,13 @@ def main() -> None:
     except Exception as error:
         typer.echo(_told(error), err=True)
         sys.exit(ExitCode.UNDECIDED)
+
+
+def _print_anywhere() -> None:
+    """Where the output's encoding lacks a character (×, █), print another in its place: a table is no reason to end."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def _told(error: Exception) -> str:

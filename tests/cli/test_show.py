@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -38,3 +39,14 @@ def test_several_scenarios_are_told_apart() -> None:
     assert "docs-decode" in result.stdout
     assert "\n" + "─" * 100 + "\n" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 100
+
+
+def test_an_output_without_the_drawings_characters_gets_others_and_no_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pagedbench", "show", "docs-decode"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"so a second block is needed" in done.stdout
