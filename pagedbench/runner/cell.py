@@ -25,7 +25,7 @@ from pagedbench.errors import PagedbenchError
 from pagedbench.faults.diagnosis import diagnose
 from pagedbench.oracle.reference import NoReference
 from pagedbench.report.footprint_plot import footprint_svg
-from pagedbench.report.story import clipped
+from pagedbench.report.story import clipped, printable
 from pagedbench.results.record import CellRecord, CheckDict
 from pagedbench.runner.common import Common
 from pagedbench.runner.limits import limit_address_space
@@ -275,7 +275,7 @@ def read_failure(error: BaseException) -> Failure:
     After a CUDA error the context answers every later call with the same error, so the process is spent; after memory
     ran out it may hold what it could not free.
     """
-    text = f"{type(error).__name__}: {error}".rstrip(": ")
+    text = printable(f"{type(error).__name__}: {error}").rstrip(": ")
     first_line = clipped(text.splitlines()[0], MOST_MESSAGE)
     if isinstance(error, NoReference):
         return Failure(Verdict.NO_REFERENCE, str(error), worker_is_spent=False)
@@ -311,7 +311,7 @@ def as_dict(result: CheckResult) -> CheckDict:
 
 
 def _traceback(error: BaseException) -> str:
-    return shorten_paths("".join(traceback.format_exception(error)))[-4000:]
+    return printable(shorten_paths("".join(traceback.format_exception(error))))[-4000:]
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pagedbench
+from pagedbench.report.story import printable
 from pagedbench.runner.limits import GIB, resident_bytes
 from pagedbench.runner.paths import shorten_paths
 from pagedbench.runner.protocol import Channel, ChannelClosed, Message
@@ -135,7 +136,7 @@ class WorkerProcess:
         size = os.fstat(self._output.fileno()).st_size
         start = max(self._output_start, size - tail)
         data = os.pread(self._output.fileno(), max(size - start, 0), start)
-        return shorten_paths(data.decode(errors="replace")).strip()
+        return printable(shorten_paths(data.decode(errors="replace"))).strip()
 
     def tell_to_end(self) -> None:
         """Have the worker and its family ended, without waiting for it."""

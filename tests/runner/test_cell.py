@@ -160,6 +160,11 @@ def test_what_an_exception_means(error: Exception, verdict: Verdict, spent: bool
     assert "\n" not in failure.message
 
 
+def test_an_exceptions_text_cannot_steer_the_terminal() -> None:
+    error = ValueError("\x1b[31mred\x1b[0m \x1b]0;a title\x07and \x00 \x1b7 [bold] µ")
+    assert read_failure(error).message == "ValueError: red and \ufffd \ufffd7 [bold] µ"
+
+
 def test_an_error_that_left_a_dead_cuda_context_is_a_crash_however_its_library_words_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
