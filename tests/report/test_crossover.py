@@ -147,6 +147,12 @@ class TestSplits:
     def test_nothing_is_said_without_a_sweep(self):
         assert splits_cost(self.grid(151)) == []
 
+    def test_what_drifts_between_points_is_no_cost(self) -> None:
+        (sentence,) = splits_cost(self.grid(104, s1=100))
+        assert "as good as the best (1)" in sentence
+        (sentence,) = splits_cost(self.grid(115, s1=100))
+        assert "takes 1.15×" in sentence
+
 
 def test_measured_records_are_what_they_claim():
     assert measured(250).kernel.median == 250e3
