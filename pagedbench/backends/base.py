@@ -5,7 +5,7 @@ How the paths are driven (write, gather, attention) is in `execute.py`; which ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -123,6 +123,11 @@ class Backend:
 
     def plan(self, call: Call) -> Any:
         """Host work before the call."""
+        return None
+
+    def plan_key(self, call: Call) -> Hashable | None:
+        """All that a plan of `plan` depends on, where that is lengths and facts alone: calls with equal keys may share
+        one, as the layers of a model do. None where each call needs its own."""
         return None
 
     def varlen(self, call: Call, plan: Any) -> Output:

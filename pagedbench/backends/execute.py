@@ -7,7 +7,7 @@ be timed apart. An empty batch is called like any other: a backend that cannot t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,14 +43,18 @@ def tool_writes(backend: Backend, call: Call) -> bool:
     return call.spec.path is AttnPath.VARLEN or not backend.traits_for(call.spec.path).appends
 
 
-def execute(backend: Backend, call: Call) -> Output:
-    """Plan and run every stage; the output of the attention stage. Does not synchronise."""
-    return next(execute_again(backend, call, 1))
+Plans = dict[Hashable, Any]
+"""Plans by `Backend.plan_key`, of calls that may share them."""
 
 
-def execute_again(backend: Backend, call: Call, times: int) -> Iterator[Output]:
+def execute(backend: Backend, call: Call, plans: Plans | None = None) -> Output:
+    """Plan, unless `plans` has one, and run every stage; the output of the attention stage. Does not synchronise."""
+    return next(execute_again(backend, call, 1, plans))
+
+
+def execute_again(backend: Backend, call: Call, times: int, plans: Plans | None = None) -> Iterator[Output]:
     """Plan once and run every stage so many times, as the layers of a model do. Outputs may share their memory."""
-    steps = stages(backend, call, backend.plan(call))
+    steps = stages(backend, call, _planned(backend, call, plans))
     for _ in range(times):
         output: Output | None = None
         for stage in steps:
@@ -58,6 +62,15 @@ def execute_again(backend: Backend, call: Call, times: int) -> Iterator[Output]:
         if output is None:
             raise TypeError(f"{backend.name} returned no Output from its {call.spec.path} function")
         yield output
+
+
+def _planned(backend: Backend, call: Call, plans: Plans | None) -> Any:
+    key = None if plans is None else backend.plan_key(call)
+    if plans is None or key is None:
+        return backend.plan(call)
+    if key not in plans:
+        plans[key] = backend.plan(call)
+    return plans[key]
 
 
 def _write(cache: PagedKVCache, call: Call) -> None:

@@ -7,7 +7,7 @@ that are needed, give rows that see no key exactly 0 and an LSE of −inf.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -59,6 +59,15 @@ class TorchBackend(Backend):
             return made
         cached = host.cache_seqlens.numpy().astype(np.int64)
         return replace(made, new_tokens=new_token_places(queries, cached, spec.block_size, device))
+
+    def plan_key(self, call: Call) -> Hashable | None:
+        """The lengths, and what else says which keys a row sees and where they are; a subclass may plan by more."""
+        if type(self).plan is not TorchBackend.plan:
+            return None
+        host, spec = host_arrays(call), call.spec
+        lengths = (host.cu_seqlens_q, host.cu_seqlens_k, host.cache_seqlens)
+        facts = (spec.path, spec.causal, spec.window_size, spec.block_size, call.k_new is None, call.q.device)
+        return (*(array.numpy().tobytes() for array in lengths), *facts)
 
     def varlen(self, call: Call, plan: Schedule) -> Output:
         """Attention over `call.k`, `call.v`."""

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 
 from pagedbench.backends.base import Backend, Output
-from pagedbench.backends.execute import execute
+from pagedbench.backends.execute import Plans, execute
 from pagedbench.checks.budget import RowBudget, row_budget
 from pagedbench.checks.poison import poison_for
 from pagedbench.layout.batch import BatchLayout
@@ -69,13 +69,15 @@ class Execution:
 
 @dataclass
 class CheckContext:
-    """A cell under test. `inputs`, `reference` and `base` are made once, on first use, and shared by all checks."""
+    """A cell under test. `inputs`, `reference` and `base` are made once, on first use, and shared by all checks, as are
+    `plans`."""
 
     scenario: Scenario
     layout: BatchLayout
     backend: Backend
     path: AttnPath
     device: str
+    plans: Plans = field(default_factory=dict)
 
     @cached_property
     def inputs(self) -> LogicalInputs:
@@ -159,7 +161,7 @@ class CheckContext:
     ) -> Execution:
         """Run the backend on a prepared call, or on one made from the arguments of `prepare`."""
         ready = prepared or self.prepare(inputs=inputs, layout=layout, fill=fill)
-        return Execution(ready, execute(self.backend, ready.call))
+        return Execution(ready, execute(self.backend, ready.call, self.plans))
 
 
 class Check(Protocol):

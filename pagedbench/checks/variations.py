@@ -81,7 +81,7 @@ def _repeats(context: CheckContext) -> Variation:
     times = max(REPEATS_SMALL if small else REPEATS_LARGE, context.scenario.repeats)
 
     def run() -> Iterator[Answer]:
-        for output in execute_again(context.backend, context.prepare().call, times):
+        for output in execute_again(context.backend, context.prepare().call, times, context.plans):
             yield Answer(output)
 
     return Variation("repeats", context.backend.traits_for(context.path).repeatable, run)

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import replace
+
 import pytest
 import torch
 
 from pagedbench.backends.base import Output, Traits
 from pagedbench.backends.execute import execute, execute_again, stages, tool_writes
+from pagedbench.backends.indices import host_arrays
+from pagedbench.backends.torch_backend import TorchBackend
+from pagedbench.backends.torch_schedule import Schedule
 from pagedbench.layout.build import build_layout
 from pagedbench.tensors.call import Call
 from pagedbench.tensors.inputs import random_inputs
@@ -84,3 +90,22 @@ def test_calls_made_again_share_one_plan() -> None:
     assert len(outputs) == 3
     assert torch.equal(outputs[0], outputs[2])
     assert len(plans) == 1
+
+
+def test_calls_of_equal_lengths_share_a_plan_of_torch_and_others_have_their_own() -> None:
+    torch_backend, plans = TorchBackend(), dict[Hashable, object]()
+    same, again, other = (call_for(AttnPath.DECODE) for _ in range(3))
+    other.host = replace(host_arrays(other), cache_seqlens=host_arrays(other).cache_seqlens + 1)
+    first = execute(torch_backend, same, plans).out.clone()
+    assert torch.equal(execute(torch_backend, again, plans).out, first)
+    assert len(plans) == 1
+    assert torch_backend.plan_key(other) not in plans
+    assert torch_backend.plan_key(call_for(AttnPath.PAGED_VARLEN)) not in plans
+
+
+def test_a_subclass_that_plans_by_itself_shares_none() -> None:
+    class Planner(TorchBackend):
+        def plan(self, call: Call) -> Schedule:
+            return super().plan(call)
+
+    assert Planner().plan_key(call_for(AttnPath.DECODE)) is None
