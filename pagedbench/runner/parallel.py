@@ -15,7 +15,6 @@ from queue import SimpleQueue
 from pagedbench.results.record import CellRecord
 from pagedbench.runner.cells import Cell
 from pagedbench.runner.pool import Workers
-from pagedbench.runner.signals import signals_wait
 
 Ask = Callable[[Workers, Cell], CellRecord]
 _Group = tuple[str, str]
@@ -45,9 +44,8 @@ def side_by_side(
 
     threads = [threading.Thread(target=serve, args=(worker,), daemon=True) for worker in workers]
     try:
-        with signals_wait():
-            for thread in threads:
-                thread.start()
+        for thread in threads:
+            thread.start()
         yield from _until_all_ended(made, len(threads))
     finally:
         stopped.set()
