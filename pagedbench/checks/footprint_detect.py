@@ -48,8 +48,7 @@ _UNREAD_PERIOD = 4093
 class Deviation:
     """One coded call that came out wrong: `sums` and `lse` `(total_q, num_heads)` bool mark the rows, `decoded` and
     `wanted` `(total_q, num_heads, channels)` are the sums and `mass` `(total_q, num_heads)` what the output was
-    multiplied
-    with to get them; `included` `(total_k, heads)` are the keys that counted."""
+    multiplied with to get them; `included` `(total_k, heads)` are the keys that counted."""
 
     side: Side
     sums: torch.Tensor

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from pagedbench.backends.base import Output
+from pagedbench.checks.answers import copied
 from pagedbench.checks.base import CheckContext, CheckResult, Execution, Finding
 from pagedbench.checks.memory_patterns import FINITE_PATTERN, FilledAsAllocated, prime_allocator, uninitialised_is_nan
 from pagedbench.checks.rows import place_of
@@ -50,7 +51,7 @@ def _unwritten(context: CheckContext) -> tuple[torch.Tensor, str]:
     fill = context.poison
     prepared = context.prepare(fill=dataclasses.replace(fill, out=GUARD_PATTERN))
     with uninitialised_is_nan():
-        first = _copied(context.execute(prepared).output)
+        first = copied(context.execute(prepared).output)
     del prepared  # one call's memory at a time beside the base's: a cell may nearly fill the device
     done = _on_finite_memory(context, dataclasses.replace(fill, out=FINITE_PATTERN), first)
     second, memory = done.output, done.prepared.call.out
@@ -84,11 +85,6 @@ def _on_finite_memory(context: CheckContext, fill: Fill, first: Output) -> Execu
 def _tensors(output: Output) -> list[torch.Tensor]:
     lse = output.lse
     return [output.out] if lse is None else [output.out, lse]
-
-
-def _copied(output: Output) -> Output:
-    lse = output.lse
-    return Output(output.out.clone(), None if lse is None else lse.clone())
 
 
 def _must_be_written(context: CheckContext, rows: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ import torch
 
 from pagedbench.backends.base import Output
 from pagedbench.checks.accuracy import judge
+from pagedbench.checks.answers import copied
 from pagedbench.checks.base import Check, CheckContext, CheckResult
 from pagedbench.checks.registry import CHECKS, suite
 from pagedbench.errors import nearest
@@ -63,7 +64,7 @@ class Repeats:
         """Make the calls that are left after the first."""
         wanted = context.scenario.repeats
         same_bits = context.backend.traits_for(context.path).repeatable
-        first = _copy(context.base.output)
+        first = copied(context.base.output)
         for number in range(2, wanted + 1):
             output = context.execute().output
             result = judge(context, output, context.layout, context.reference, self.name)
@@ -115,10 +116,6 @@ class Equals:
             return CheckResult(self.name, Verdict.PASS, f"the same bits as {self.related.name}")
         gap = _largest_gap(own, other)
         return CheckResult(self.name, Verdict.MISMATCH, f"differs from {self.related.name} by up to {gap:.3g}")
-
-
-def _copy(output: Output) -> Output:
-    return Output(output.out.clone(), None if output.lse is None else output.lse.clone())
 
 
 def _equal_bits(one: Output, other: Output) -> bool:

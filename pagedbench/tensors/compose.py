@@ -17,7 +17,7 @@ from pagedbench.layout.batch import BatchLayout, IntArray
 from pagedbench.layout.regions import Region
 from pagedbench.scenario.model import Scenario
 from pagedbench.tensors.arena import ALIGNMENT, GUARD_PATTERN
-from pagedbench.tensors.fill import UNREAD, Fill, slot_map
+from pagedbench.tensors.fill import UNREAD, Fill, cached_keys, slot_map
 from pagedbench.tensors.inputs import LogicalInputs, new_token_keys
 from pagedbench.tensors.placed import PlacedBatch, placed
 from pagedbench.tensors.pool import PoolShape
@@ -103,7 +103,7 @@ def _moves(
 ) -> Iterator[tuple[IntArray, IntArray]]:
     """Units of the memory, and those of the source that they are copies of: K, V, then Q, one after the other there."""
     layout = variant.layout
-    cached = _cached_keys(layout)
+    cached = cached_keys(layout)
     new = new_token_keys(layout) if layout.append else np.zeros(0, np.int64)
     at_k, at_v = batch.shape.placings
     slots, all_new, all_tokens = layout.read_slots[cached], np.arange(len(new)), np.arange(len(variant.tokens))
@@ -117,14 +117,6 @@ def _moves(
     ):
         count, place = row // rows.unit, begin + batch.plan.offsets[piece] // rows.unit
         yield place + _units(to, count), source // rows.unit + _units(of, count)
-
-
-def _cached_keys(layout: BatchLayout) -> IntArray:
-    """The keys that are in the pool before the call."""
-    ends = layout.cu_seqlens_k[:-1].astype(np.int64) + layout.cache_seqlens
-    return np.flatnonzero(
-        (np.arange(layout.total_k) < np.repeat(ends, layout.total_seqlens)) & (layout.read_slots >= 0)
-    )
 
 
 def _units(rows: IntArray, count: int) -> IntArray:

@@ -13,7 +13,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pagedbench.layout.batch import BatchLayout, IntArray
 from pagedbench.layout.regions import Region, slot_regions
@@ -91,7 +90,9 @@ class SlotMap:
         found = np.bincount(self._regions, minlength=len(Region)).tolist()
         self.counts: Mapping[Region, int] = dict(zip(Region, found, strict=True))
         new_keys = new_token_keys(layout) if layout.append else np.zeros(0, np.int64)
-        visible, hidden = _cached_keys(layout, self._regions)
+        cached = cached_keys(layout)
+        region = self._regions[layout.read_slots[cached]]
+        visible, hidden = cached[region == Region.VISIBLE], cached[region == Region.HIDDEN]
         keys = (visible, layout.read_slots[visible], hidden, layout.read_slots[hidden])
         self.new_keys, *of_keys = all_to_device([new_keys, *keys], device)
         self.visible_keys = (None if len(visible) == layout.total_k else of_keys[0], of_keys[1])
@@ -110,13 +111,11 @@ class SlotMap:
         return self._slots[regions]
 
 
-def _cached_keys(layout: BatchLayout, regions: NDArray[np.uint8]) -> tuple[IntArray, IntArray]:
-    """The logical keys that are in the cache before the call: those in VISIBLE slots, and those in HIDDEN ones."""
+def cached_keys(layout: BatchLayout) -> IntArray:
+    """The logical keys that are in the pool before the call."""
     ends = layout.cu_seqlens_k[:-1].astype(np.int64) + layout.cache_seqlens
     in_cache = np.arange(layout.total_k) < np.repeat(ends, layout.total_seqlens)
-    cached = np.flatnonzero(in_cache & (layout.read_slots >= 0))
-    region = regions[layout.read_slots[cached]]
-    return cached[region == Region.VISIBLE], cached[region == Region.HIDDEN]
+    return np.flatnonzero(in_cache & (layout.read_slots >= 0))
 
 
 def slot_map(layout: BatchLayout, device: torch.device | str) -> SlotMap:
