@@ -23,6 +23,13 @@ class UsageError(PagedbenchError):
     """The command line asks for something that does not exist or does not fit together (exit 2)."""
 
 
+class CannotWrite(UsageError):
+    """A file that was asked for cannot be written; `reason` is the system's word for why."""
+
+    def __init__(self, file: object, reason: str | None) -> None:
+        super().__init__(f"cannot write {file}: {reason}", "name a file where you may write, with room left")
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing wrong with a scenario.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from pagedbench.errors import UsageError
+from pagedbench.errors import CannotWrite, UsageError
 from pagedbench.report.csvfile import csv_table
 from pagedbench.report.footprint_drawing import write_picture
 from pagedbench.report.plots import plot_cells, require_matplotlib, require_picture_form
@@ -57,9 +57,9 @@ class OutputFiles:
             try:
                 file.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise UsageError(f"cannot write {file}: {error.strerror}") from error
+                raise CannotWrite(file, error.strerror) from error
             if not os.access(file.parent, os.W_OK):
-                raise UsageError(f"cannot write {file}: its folder is read-only")
+                raise CannotWrite(file, "its folder is read-only")
 
     def write(self, records: Sequence[CellRecord], unmet: Sequence[str] = ()) -> None:
         """Write every form asked for except `json`, each whole or not at all.

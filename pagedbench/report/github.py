@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pagedbench.errors import UsageError
+from pagedbench.errors import CannotWrite
 from pagedbench.report.markdown import markdown
 from pagedbench.report.story import failures_first, headline, place, standing
 from pagedbench.report.table import failure_lines
@@ -81,5 +81,5 @@ def write_summary(
         with Path(file).open("a", encoding="utf-8") as stream:
             stream.write(markdown(records, unmet, MOST_SUMMARY) + "\n")
     except OSError as error:
-        raise UsageError(f"cannot write the step summary: {error.strerror}") from error
+        raise CannotWrite(f"the step summary {file}", error.strerror) from error
     return True

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pagedbench.errors import UsageError
+from pagedbench.errors import CannotWrite, UsageError
 from pagedbench.results.record import CellRecord
 
 SAMPLES = "kernel_samples_ns"
@@ -38,7 +38,7 @@ def write_parquet(records: Sequence[CellRecord], file: Path) -> None:
             os.unlink(name)
             raise
     except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}") from error
+        raise CannotWrite(file, error.strerror) from error
 
 
 def _flat(record: CellRecord) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
-from pagedbench.errors import UsageError
+from pagedbench.errors import CannotWrite, UsageError
 from pagedbench.results.record import CellRecord
 
 _GZIP = b"\x1f\x8b"
@@ -89,7 +89,7 @@ def write_text(file: Path, text: str) -> None:
             os.unlink(name)
             raise
     except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}") from error
+        raise CannotWrite(file, error.strerror) from error
 
 
 def _umask() -> int:

@@ -122,8 +122,9 @@ def test_write_text_replaces_at_once_and_explains_what_cannot_be_written(tmp_pat
     write_text(file, "two")
     assert file.read_text() == "two"
     assert os.listdir(tmp_path) == ["report.md"]
-    with pytest.raises(UsageError, match="cannot write"):
+    with pytest.raises(UsageError, match="cannot write") as refused:
         write_text(file / "below a file", "x")
+    assert refused.value.hint == "name a file where you may write, with room left"
 
 
 def test_a_file_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
