@@ -90,6 +90,7 @@ def test_without_a_signal_the_handler_is_what_it_was() -> None:
 
 def test_signals_wait_for_the_end_of_a_block_whichever_thread_they_reach() -> None:
     told: list[str] = []
+    before = signal.getsignal(signal.SIGINT)
     ended = threading.Event()
     threading.Thread(target=ended.wait, daemon=True).start()
 
@@ -104,7 +105,7 @@ def test_signals_wait_for_the_end_of_a_block_whichever_thread_they_reach() -> No
         run()
     ended.set()
     assert told == ["whole"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 class Crowded:
