@@ -139,7 +139,8 @@ def _fill_in(record: CellRecord, measurement: Measurement, work: Work) -> None:
     if measurement.invalid is not None or kernel is None:
         record.warnings.append(f"no time: {measurement.invalid or 'the kernel time could not be measured'}")
         return
-    record.time_us, record.spread_us = kernel.median / 1e3, kernel.mad / 1e3
+    record.time_us = kernel.median / 1e3
+    record.spread_us = kernel.mad / 1e3 if len(kernel.samples) > 1 else None  # one sample has none
     record.gb_per_s, record.tflop_per_s = work.bytes / kernel.median, work.flops / kernel.median / 1e3
     record.limit_share = measurement.roofline.share if measurement.roofline else None
     if measurement.launch_bound and measurement.call is not None:

@@ -20,6 +20,8 @@ def warnings_for(timed: Timed, options: TimingOptions) -> list[str]:
     said: list[str] = []
     if timed.name in ("plan", "total"):
         return said
+    if len(timed.samples) == 1:
+        said.append(f"{timed.name}: one sample says nothing of its spread ({timed.stop}); allow more time")
     if timed.stop != "precise enough" and timed.half_width > UNSURE * options.precision:
         said.append(
             f"{timed.name}: the median is only known to ±{timed.half_width:.1%} ({timed.stop} after "

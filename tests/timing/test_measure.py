@@ -64,6 +64,13 @@ def test_sampling_stops_at_the_limit_when_the_median_stays_unsure_and_warns():
     assert any("the median is only known to" in warning for warning in found.warnings)
 
 
+def test_one_sample_is_said_to_have_no_spread():
+    device, options = FakeDevice(), TimingOptions(max_samples=1, min_samples=1)
+    found = timed([FakeStage("attention", device, constant(100 * US))], device, options=options)
+    assert len(found.kernel.samples) == 1
+    assert any("one sample says nothing of its spread" in warning for warning in found.warnings)
+
+
 def test_a_cell_whose_times_never_settle_ends_within_its_limits():
     """0.1 s of warm-up, 0.5 s of kernel time, an eighth of a second for each other quantity, a batch of overshoot."""
     device, rng = FakeDevice(), np.random.default_rng(5)
