@@ -46,7 +46,8 @@ class Traits:
     one changes the order of sums.
     `nan_regions`: by region of slots that must not be read, whether NaN there may leak (0 * NaN inside an edge tile);
     keys are the regions of `layout/regions.py` in lower case, `"hidden.v"` for V alone; absent ones are clean.
-    `compile_seconds`: the most that a first call may spend compiling; time-outs allow for it.
+    `compile_seconds`: the most that a first call may spend compiling; time-outs allow for it. `torch_compiled`: what
+    `torch.compile` makes, and makes again for each state of torch's global switches, such as its deterministic mode.
     `graph_safe`: a call can be captured in a CUDA graph. `graph_lengths`: a captured call follows the index arrays that
     it is replayed with; not so where a host plan has the lengths baked in. `graph_table`: likewise for the block table.
     """
@@ -67,6 +68,7 @@ class Traits:
     empty_rows: EmptyRows = "zero"
     nan_regions: Mapping[str, NanContract] = field(default_factory=dict)
     compile_seconds: float = 0.0
+    torch_compiled: bool = False
     graph_safe: bool = True
     graph_lengths: bool = True
     graph_table: bool = True

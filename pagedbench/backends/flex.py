@@ -59,6 +59,7 @@ class FlexBackend(LibraryBackend):
         lse_note="(batch, num_heads, query_len)",
         nan_regions={"tail.v": "may-leak", "hidden.v": "may-leak"},
         compile_seconds=180.0,
+        torch_compiled=True,
         graph_lengths=False,
         graph_table=False,
     )
@@ -163,8 +164,10 @@ def _one_sequence(pool: torch.Tensor) -> torch.Tensor:
 @cache
 def _compiled() -> Callable[..., Any]:
     import torch._dynamo
+    import torch._inductor.config
     from torch.nn.attention.flex_attention import flex_attention
 
+    torch._inductor.config.compile_threads = 1  # one kernel at a time: a pool of processes takes seconds to start
     config: Any = torch._dynamo.config
     limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
     setattr(config, limit, max(getattr(config, limit), RECOMPILES))

@@ -100,10 +100,10 @@ def _pattern_of_size(nbytes: int) -> int:
     return int.from_bytes((FINITE_PATTERN & 0xFF).to_bytes(1, "little") * nbytes, "little", signed=nbytes > 1)
 
 
-def prime_allocator(*like: torch.Tensor) -> frozenset[int]:
-    """Free memory of each tensor's size that holds `FINITE_PATTERN`; its addresses, to confirm that it came back."""
+def prime_allocator(*like: torch.Tensor, pattern: int = FINITE_PATTERN) -> frozenset[int]:
+    """Free memory of each tensor's size that holds `pattern` (int16); its addresses, to confirm that it came back."""
     primed = [
-        torch.full((-(-tensor.nbytes // 2),), FINITE_PATTERN, dtype=torch.int16, device=tensor.device)
+        torch.full((-(-tensor.nbytes // 2),), pattern, dtype=torch.int16, device=tensor.device)
         for tensor in like
         for _ in range(_PRIMED)
     ]

@@ -49,10 +49,7 @@ class Unwritten:
 def _unwritten(context: CheckContext) -> tuple[torch.Tensor, str]:
     """`(total_q, num_heads)` bool: rows (or their LSE) that follow the memory; and whose memory it was."""
     fill = context.poison
-    prepared = context.prepare(fill=dataclasses.replace(fill, out=GUARD_PATTERN))
-    with uninitialised_is_nan():
-        first = copied(context.execute(prepared).output)
-    del prepared  # one call's memory at a time beside the base's: a cell may nearly fill the device
+    first = _on_nan_memory(context, dataclasses.replace(fill, out=GUARD_PATTERN))
     done = _on_finite_memory(context, dataclasses.replace(fill, out=FINITE_PATTERN), first)
     second, memory = done.output, done.prepared.call.out
     rows = (first.out.isnan() & ~second.out.isnan()).any(-1)
@@ -62,6 +59,20 @@ def _unwritten(context: CheckContext) -> tuple[torch.Tensor, str]:
     given = memory is not None and second.out.data_ptr() == memory.data_ptr()
     whose = "that the tool gave" if given else "of the backend's own"
     return _must_be_written(context, rows), f"in memory {whose}, which held NaN, then numbers"
+
+
+def _on_nan_memory(context: CheckContext, fill: Fill) -> Output:
+    """The answer on memory that holds NaN.
+
+    Torch's own fill is a global switch: what `torch.compile` made would be made again, without it, for the fill alone.
+    Its memory is primed instead. Nothing else is kept: a cell may nearly fill the device.
+    """
+    prepared = context.prepare(fill=fill)
+    if context.backend.traits_for(context.path).torch_compiled:
+        prime_allocator(*_tensors(context.base.output), pattern=GUARD_PATTERN)
+        return copied(context.execute(prepared).output)
+    with uninitialised_is_nan():
+        return copied(context.execute(prepared).output)
 
 
 def _on_finite_memory(context: CheckContext, fill: Fill, first: Output) -> Execution:

@@ -88,13 +88,13 @@ class _Waiting:
             self._cells.setdefault((cell.target.name, cell.path), deque()).append(cell)
 
     def take(self, last: _Group | None) -> tuple[_Group, Cell] | None:
-        """The next cell of the group that the worker was at, else of the one with the fewest workers, then the most
-        cells; None when all are taken."""
+        """The next cell of the group that the worker was at, else of the one with the fewest workers, then the longest
+        to compile, which must not be last, then the most cells; None when all are taken."""
         with self._lock:
             if last is not None and last in self._cells:
                 group = last
             elif self._cells:
-                group = min(self._cells, key=lambda g: (self._takers[g], -len(self._cells[g])))
+                group = min(self._cells, key=self._order)
                 self._takers[group] += 1
             else:
                 return None
@@ -102,3 +102,7 @@ class _Waiting:
             if not self._cells[group]:
                 del self._cells[group]
             return group, cell
+
+    def _order(self, group: _Group) -> tuple[int, float, int]:
+        cells = self._cells[group]
+        return self._takers[group], -cells[0].target.compile_seconds, -len(cells)

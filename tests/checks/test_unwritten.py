@@ -109,6 +109,17 @@ def test_memory_is_nan_only_within() -> None:
     assert torch.get_deterministic_debug_mode() == before
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_compiled_kernel_sees_no_switch_for_which_it_would_be_compiled_anew(compiled: bool) -> None:
+    seen = set()
+
+    def tamper(call: Call, output: Output) -> None:
+        seen.add(torch.are_deterministic_algorithms_enabled())
+
+    assert judged(Plain(tamper, traits=Traits(out=True, torch_compiled=compiled))).verdict is Verdict.PASS
+    assert seen == ({False} if compiled else {False, True})
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("own", [False, True])
 def test_an_unwritten_row_is_found_on_a_gpu(own: bool) -> None:

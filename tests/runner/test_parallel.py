@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -70,6 +71,13 @@ def test_they_work_at_the_same_time_each_on_a_backend_of_its_own_and_help_where_
     run([*cells("a"), *cells("b")[:2]], workers, ask)
     first, second = sorted(([cell.target.name for cell in worker.cells] for worker in workers), key=str)
     assert (first, second) == (["a"] * 4, ["b", "b", "a", "a"])
+
+
+def test_what_compiles_longest_is_begun_first() -> None:
+    quick, slow = cells("quick"), cells("slow")[:2]
+    slow = [replace(cell, target=replace(cell.target, compile_seconds=9.0)) for cell in slow]
+    made = run([*quick, *slow], [FakeWorker()], lambda worker, cell: judged(cell))
+    assert [cell.target.name for cell, _ in made] == ["slow"] * 2 + ["quick"] * len(quick)
 
 
 def test_what_a_worker_raises_is_raised_to_the_caller_and_ends_the_others() -> None:
