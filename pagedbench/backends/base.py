@@ -42,6 +42,7 @@ class Traits:
     few bits), another one. `sum_of_rounded_weights`: the softmax denominator is the sum of the weights after they were
     rounded for the product with V (to `p_dtype`, or to the call's dtype), which the LSE then shows.
     `rounded_partials`: what the splits of the keys give is rounded to the output's dtype before it is joined.
+    `ignores_splits`: a number of splits is taken, and changes nothing.
     `splits_from_capacity`: where the keys are cut into splits depends on how many the table has room for, so a wider
     one changes the order of sums.
     `nan_regions`: by region of slots that must not be read, whether NaN there may leak (0 * NaN inside an edge tile);
@@ -64,6 +65,7 @@ class Traits:
     fp8_score_error: float = 0.0
     sum_of_rounded_weights: bool = False
     rounded_partials: bool = False
+    ignores_splits: bool = False
     splits_from_capacity: bool = False
     empty_rows: EmptyRows = "zero"
     nan_regions: Mapping[str, NanContract] = field(default_factory=dict)

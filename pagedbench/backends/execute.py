@@ -54,7 +54,7 @@ def execute(backend: Backend, call: Call, plans: Plans | None = None) -> Output:
 
 def execute_again(backend: Backend, call: Call, times: int, plans: Plans | None = None) -> Iterator[Output]:
     """Plan once and run every stage so many times, as the layers of a model do. Outputs may share their memory."""
-    steps = stages(backend, call, _planned(backend, call, plans))
+    steps = stages(backend, call, planned(backend, call, plans))
     for _ in range(times):
         output: Output | None = None
         for stage in steps:
@@ -64,7 +64,8 @@ def execute_again(backend: Backend, call: Call, times: int, plans: Plans | None 
         yield output
 
 
-def _planned(backend: Backend, call: Call, plans: Plans | None) -> Any:
+def planned(backend: Backend, call: Call, plans: Plans | None) -> Any:
+    """The plan of a call, one of `plans` where these may be shared."""
     key = None if plans is None else backend.plan_key(call)
     if plans is None or key is None:
         return backend.plan(call)

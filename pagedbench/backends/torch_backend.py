@@ -33,7 +33,7 @@ class TorchBackend(Backend):
     library = "torch"
     about = "torch operations, chunked, accumulated in fp32; any device"
     # The tiles are made on the host from the lengths: a captured call is bound to them.
-    traits = Traits(out=True, p_dtype="float32", graph_lengths=False)
+    traits = Traits(out=True, p_dtype="float32", ignores_splits=True, graph_lengths=False)
 
     def available(self, device: str) -> Availability:
         """Wherever torch has the device."""
@@ -61,12 +61,14 @@ class TorchBackend(Backend):
         return replace(made, new_tokens=new_token_places(queries, cached, spec.block_size, device))
 
     def plan_key(self, call: Call) -> Hashable | None:
-        """The lengths, and what else says which keys a row sees and where they are; a subclass may plan by more."""
+        """The lengths, and what else says which keys a row sees and where they are: the same for both paged paths. A
+        subclass may plan by more."""
         if type(self).plan is not TorchBackend.plan:
             return None
         host, spec = host_arrays(call), call.spec
         lengths = (host.cu_seqlens_q, host.cu_seqlens_k, host.cache_seqlens)
-        facts = (spec.path, spec.causal, spec.window_size, spec.block_size, call.k_new is None, call.q.device)
+        gathered = spec.path is AttnPath.VARLEN
+        facts = (gathered, spec.causal, spec.window_size, spec.block_size, call.k_new is None, call.q.device)
         return (*(array.numpy().tobytes() for array in lengths), *facts)
 
     def varlen(self, call: Call, plan: Schedule) -> Output:
@@ -161,7 +163,7 @@ def _attend_tiles(call: Call, tiles: TileGroup, read: ReadKeys, out: torch.Tenso
     In shapes: n tile, h KV head, g query head of its group, r row, c key, d head dim.
     """
     spec = call.spec
-    q = (call.q if tiles.whole else _take(call.q, (tiles.rows,))).float() * (spec.softmax_scale * call.k_scale)
+    q = (call.q if tiles.whole else _take(call.q, (tiles.rows,))).float()
     q = q.view(*tiles.rows.shape, spec.num_kv_heads, spec.group_size, spec.head_dim).permute(0, 2, 3, 1, 4)
     so_far: _Partial | None = None
     for begin in range(0, tiles.span, tiles.step):
@@ -177,7 +179,7 @@ def _attend_tiles(call: Call, tiles: TileGroup, read: ReadKeys, out: torch.Tenso
 
 
 def _attend_keys(call: Call, tiles: TileGroup, read: ReadKeys, q: torch.Tensor, keys: KeyStep) -> _Partial:
-    """Attention of scaled queries `(n, h, g, r, d)` over some keys of each tile."""
+    """Attention of queries `(n, h, g, r, d)` over some keys of each tile."""
     k, v = read(tiles.sequence, keys)
     scores = _scores(call, tiles, q, k, keys)
     weights, peak = torch.softmax(scores, -1), scores.amax(-1)
@@ -191,8 +193,12 @@ def _attend_keys(call: Call, tiles: TileGroup, read: ReadKeys, q: torch.Tensor, 
 
 
 def _scores(call: Call, tiles: TileGroup, q: torch.Tensor, k: torch.Tensor, keys: KeyStep) -> torch.Tensor:
-    """Masked scores `(n, h, g, r, c)` of scaled queries."""
-    scores = torch.bmm(q.flatten(2, 3).flatten(0, 1), k.flatten(0, 1).transpose(1, 2)).view(*q.shape[:4], k.shape[2])
+    """Masked scores `(n, h, g, r, c)` of queries."""
+    rows, columns = q.flatten(2, 3).flatten(0, 1), k.flatten(0, 1).transpose(1, 2)
+    scale = call.spec.softmax_scale * call.k_scale
+    nothing = rows.new_empty(1, 1, 1)  # with beta 0 it is not read: product and scale are one kernel
+    scores = torch.baddbmm(nothing, rows, columns, beta=0.0, alpha=scale)
+    scores = scores.view(*q.shape[:4], k.shape[2])
     if call.spec.softcap is not None:
         scores = call.spec.softcap * torch.tanh(scores / call.spec.softcap)
     if call.alibi_slopes is not None:

@@ -11,7 +11,7 @@ slots cannot reach a product with a zero weight (0 * NaN is NaN).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pagedbench.scenario.model import UNLIMITED
 from pagedbench.tensors.call import CallSpec
-from pagedbench.tensors.transfer import all_to_device, to_device
+from pagedbench.tensors.transfer import all_to_device
 
 IntArray = NDArray[np.int64]
 _T = TypeVar("_T", torch.Tensor, NDArray[Any])
@@ -282,21 +282,37 @@ class _Rows:
             "last_key": last_key,
             "key_start": self.key_start[members],
         }
-        padding, few = self.padding[members], None
+        padding = self.padding[members]
         if padding.any():
             arrays["real"] = np.flatnonzero(~padding)
+        few = None
         if span <= step and visible_to.size * span <= _FEW:
             limits = (visible_from, visible_to, first_key, last_key)
             position, hidden = _positions_and_hidden(limits, np.arange(span), np.minimum)
-            few = _on_device(position, _place(position, arrays["key_start"], block_size), hidden, device)
-        placed = dict(zip(arrays, all_to_device(list(arrays.values()), device), strict=True))
+            few = _FewKeys(position, _place(position, arrays["key_start"], block_size), hidden)
+        sent = all_to_device([*arrays.values(), *(few.arrays if few else ())], device)
+        placed = dict(zip(arrays, sent, strict=False))
+        keys = few.step(sent[len(arrays) :]) if few else None
         real = placed.pop("real", None)
-        return TileGroup(**placed, real=real, block_size=block_size, span=span, step=step, whole=False, few=few)
+        return TileGroup(**placed, real=real, block_size=block_size, span=span, step=step, whole=False, few=keys)
 
 
-def _on_device(
-    position: IntArray, place: tuple[IntArray, ...], hidden: NDArray[np.bool_], device: torch.device
-) -> KeyStep:
-    positions, *places = all_to_device([position, *place], device)
-    some = to_device(hidden, device) if hidden.any() else None
-    return KeyStep(positions, tuple(places), some, some_blind=bool(hidden.all(-1).any()))
+@dataclass(frozen=True)
+class _FewKeys:
+    """A `KeyStep` on the host."""
+
+    position: IntArray
+    place: tuple[IntArray, ...]
+    hidden: NDArray[np.bool_]
+
+    @property
+    def arrays(self) -> list[NDArray[Any]]:
+        """What goes to the device."""
+        return [self.position, *self.place, *([self.hidden] if self.hidden.any() else [])]
+
+    def step(self, sent: Sequence[torch.Tensor]) -> KeyStep:
+        """Made of `arrays` on the device."""
+        position, *place = sent[: 1 + len(self.place)]
+        hidden = [flags.bool() for flags in sent[1 + len(self.place) :]]
+        some_blind = bool(self.hidden.all(-1).any())
+        return KeyStep(position, tuple(place), hidden[0] if hidden else None, some_blind)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from pagedbench.backends.base import Output, Traits
-from pagedbench.backends.execute import Stage, stages, tool_writes
+from pagedbench.backends.execute import Stage, planned, stages, tool_writes
 from pagedbench.checks.accuracy import judge
 from pagedbench.checks.base import CheckContext, CheckResult
 from pagedbench.checks.cache_update import judge_memory
@@ -56,7 +56,8 @@ class GraphReplay:
         captured = _set_for_capture(prepared.call, context.layout, lens)
         graph, output, _kept = _capture(context, captured)  # the graph reads tensors that only the plan holds
         prepared.arena.memory.copy_(start)
-        context.backend.plan(prepared.call)  # libraries that plan on the host do it again for each step
+        # Libraries that plan on the host do it again for each step.
+        planned(context.backend, prepared.call, context.plans)
         graph.replay()
         by_tool = tool_writes(context.backend, prepared.call)
         memory = judge_memory(prepared, self.name, by_tool=by_tool)
@@ -108,7 +109,7 @@ def _capture(context: CheckContext, call: Call) -> tuple[torch.cuda.CUDAGraph, O
 
     The stages come back as well: they hold the plan, whose tensors the graph reads, for as long as it is replayed.
     """
-    plan = context.backend.plan(call)
+    plan = planned(context.backend, call, context.plans)
     steps = stages(context.backend, call, plan)
     side = _side_stream(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())

@@ -69,9 +69,12 @@ def variations(context: CheckContext) -> Iterator[Variation]:
 
 def not_applied(context: CheckContext) -> list[str]:
     """Variations that say nothing about the cell, each with the reason."""
+    told = []
     if context.path is AttnPath.VARLEN:
-        return ["blocks, padding and width (this path has no block table)"]
-    return []
+        told.append("blocks, padding and width (this path has no block table)")
+    if context.backend.traits_for(context.path).ignores_splits:
+        told.append(f"splits ({context.backend.name} cuts keys as it likes)")
+    return told
 
 
 def _repeats(context: CheckContext) -> Variation:
@@ -188,6 +191,8 @@ def _composed(
 
 
 def _splits(context: CheckContext) -> Iterator[Variation]:
+    if context.backend.traits_for(context.path).ignores_splits:
+        return
     spec = call_spec(context.scenario, context.layout, context.path, context.device)
     for splits in SPLITS:
         changed = dataclasses.replace(spec, num_splits=splits)

@@ -1,4 +1,5 @@
-"""In the worker: what jobs on one scenario have in common, made once: the layout, the inputs and the oracle's answer.
+"""In the worker: what jobs on one scenario have in common, made once: the layout, the inputs, the oracle's answer, and
+the plans of a backend.
 
 Jobs come scenario by scenario, so one scenario's are kept at a time. Nothing is handed on after a kernel was found
 wrong: it may have written where it must not, and the next one would be accused of that.
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from pagedbench.backends.base import Backend
+from pagedbench.backends.execute import Plans
 from pagedbench.checks.base import CheckContext
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.layout.build import build_layout
@@ -21,11 +23,13 @@ from pagedbench.words import AttnPath
 
 @dataclass
 class Common:
-    """The last scenario's. `_made` holds `inputs` and `reference`, once a context made them."""
+    """The last scenario's. `_made` holds `inputs` and `reference`, once a context made them; `_plans` are those of the
+    backend named with them."""
 
     _scenario: Scenario | None = None
     _layout: BatchLayout | None = None
     _made: dict[str, Any] | None = None
+    _plans: tuple[str, Plans] | None = None
 
     def known(self, scenario: Scenario) -> tuple[Scenario, BatchLayout]:
         """The scenario and its layout, the same objects for every job on it, as what is kept by identity needs.
@@ -39,7 +43,10 @@ class Common:
 
     def context(self, scenario: Scenario, backend: Backend, path: AttnPath, device: str) -> CheckContext:
         """A context for one side of the scenario, with what earlier ones made."""
-        context = CheckContext(*self.known(scenario), backend, path, device)
+        known = self.known(scenario)
+        if self._plans is None or self._plans[0] != backend.source:
+            self._plans = (backend.source, {})
+        context = CheckContext(*known, backend, path, device, self._plans[1])
         context.__dict__.update(self._made or {})
         return context
 
@@ -57,11 +64,12 @@ class Common:
 
     def forget(self) -> None:
         """Keep nothing."""
-        self._scenario = self._layout = self._made = None
+        self._scenario = self._layout = None
+        self.forget_values()
 
     def forget_values(self) -> None:
         """Keep the layout only: integers that no kernel was handed."""
-        self._made = None
+        self._made = self._plans = None
 
 
 LAST = Common()

@@ -100,7 +100,8 @@ def test_calls_of_equal_lengths_share_a_plan_of_torch_and_others_have_their_own(
     assert torch.equal(execute(torch_backend, again, plans).out, first)
     assert len(plans) == 1
     assert torch_backend.plan_key(other) not in plans
-    assert torch_backend.plan_key(call_for(AttnPath.PAGED_VARLEN)) not in plans
+    assert torch_backend.plan_key(call_for(AttnPath.PAGED_VARLEN)) in plans
+    assert torch_backend.plan_key(call_for(AttnPath.VARLEN)) not in plans
 
 
 def test_a_subclass_that_plans_by_itself_shares_none() -> None:

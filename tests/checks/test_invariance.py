@@ -145,6 +145,13 @@ def test_splits_are_varied_where_the_backend_takes_them() -> None:
     assert result.message.startswith("3 split(s)")
 
 
+def test_splits_that_change_nothing_are_not_varied_and_that_is_said() -> None:
+    seen = set()
+    kernel = Plain(lambda call, output: seen.add(call.spec.num_splits), Traits(out=True, ignores_splits=True))
+    assert "splits (plain cuts keys as it likes)" in Invariance().run(context(docs_decode(), kernel)).message
+    assert seen == {0}
+
+
 def test_what_is_wrong_with_another_path_is_a_warning_and_no_verdict_on_this_one() -> None:
     def wrong(call: Call, output: Output) -> None:
         output.out.masked_fill_(torch.tensor(call.spec.path is AttnPath.VARLEN), torch.nan)

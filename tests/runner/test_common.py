@@ -82,3 +82,20 @@ def test_jobs_on_equal_scenarios_share_one_scenario_and_layout():
     assert same is layout
     other, _ = common.known(replace(scenario(), name="other"))
     assert other is not one
+
+
+def test_paths_of_a_backend_share_its_plans_and_another_backend_has_its_own():
+    common, torch_backend = Common(), find_backend("torch")
+    judged(common, path="decode")
+    plans = common.context(scenario(), torch_backend, AttnPath.PAGED_VARLEN, "cpu").plans
+    assert plans
+    judged(common, path="paged-varlen")
+    assert common.context(scenario(), torch_backend, AttnPath.DECODE, "cpu").plans is plans
+    assert not common.context(scenario(), find_backend(f"{KERNELS}:good_decode"), AttnPath.DECODE, "cpu").plans
+
+
+def test_plans_are_let_go_after_a_wrong_kernel():
+    common = Common()
+    judged(common)
+    common.forget_values()
+    assert not common.context(scenario(), find_backend("torch"), AttnPath.DECODE, "cpu").plans
