@@ -18,7 +18,7 @@ from pagedbench.backends.base import EmptyRows, Output
 from pagedbench.checks.answers import copied
 from pagedbench.checks.base import CheckContext, CheckResult, Finding
 from pagedbench.checks.comparison import compare
-from pagedbench.checks.memory_patterns import uninitialised_is_nan
+from pagedbench.checks.memory_patterns import memory_is_nan
 from pagedbench.checks.poison import SIDES, Side, declared_leaks
 from pagedbench.checks.rows import place_of
 from pagedbench.layout.batch import BatchLayout
@@ -149,7 +149,7 @@ def _clean(context: CheckContext, decoys: torch.Tensor | None) -> Output:
 
 
 def _run(context: CheckContext, prepared: Prepared) -> Output:
-    with uninitialised_is_nan():  # rows that nobody wrote are the same each time, and no leak
+    with memory_is_nan(context):  # rows that nobody wrote are the same each time, and no leak
         return context.execute(prepared).output
 
 

@@ -16,12 +16,36 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pagedbench.backends.base import Output
+from pagedbench.checks.base import CheckContext
+from pagedbench.tensors.arena import GUARD_PATTERN
 from pagedbench.tensors.bits import bits
 
 FINITE_PATTERN = 0x4242
 """As int16: 48.5 as bf16, 3.13 as fp16, 48.56 as fp32: no NaN, no 0, and unlike a mean of centred values."""
 
 _PRIMED = 4
+
+
+@contextmanager
+def memory_is_nan(context: CheckContext) -> Iterator[None]:
+    """Within: what the context's backend allocates without a value holds NaN.
+
+    Torch's own fill is a global switch: what `torch.compile` made would be made again, without it, for the fill alone.
+    Freed memory of the answer's size is left in its place instead.
+    """
+    if context.backend.traits_for(context.path).torch_compiled:
+        prime_allocator(*tensors_of(context.base.output), pattern=GUARD_PATTERN)
+        yield
+    else:
+        with uninitialised_is_nan():
+            yield
+
+
+def tensors_of(output: Output) -> list[torch.Tensor]:
+    """Output and LSE, where there is one."""
+    lse = output.lse
+    return [output.out] if lse is None else [output.out, lse]
 
 
 @contextmanager

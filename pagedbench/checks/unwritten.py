@@ -15,7 +15,13 @@ import torch
 from pagedbench.backends.base import Output
 from pagedbench.checks.answers import copied
 from pagedbench.checks.base import CheckContext, CheckResult, Execution, Finding
-from pagedbench.checks.memory_patterns import FINITE_PATTERN, FilledAsAllocated, prime_allocator, uninitialised_is_nan
+from pagedbench.checks.memory_patterns import (
+    FINITE_PATTERN,
+    FilledAsAllocated,
+    memory_is_nan,
+    prime_allocator,
+    tensors_of,
+)
 from pagedbench.checks.rows import place_of
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.tensors.arena import GUARD_PATTERN
@@ -49,7 +55,10 @@ class Unwritten:
 def _unwritten(context: CheckContext) -> tuple[torch.Tensor, str]:
     """`(total_q, num_heads)` bool: rows (or their LSE) that follow the memory; and whose memory it was."""
     fill = context.poison
-    first = _on_nan_memory(context, dataclasses.replace(fill, out=GUARD_PATTERN))
+    prepared = context.prepare(fill=dataclasses.replace(fill, out=GUARD_PATTERN))
+    with memory_is_nan(context):
+        first = copied(context.execute(prepared).output)
+    del prepared  # one call's memory at a time beside the base's: a cell may nearly fill the device
     done = _on_finite_memory(context, dataclasses.replace(fill, out=FINITE_PATTERN), first)
     second, memory = done.output, done.prepared.call.out
     rows = (first.out.isnan() & ~second.out.isnan()).any(-1)
@@ -61,41 +70,22 @@ def _unwritten(context: CheckContext) -> tuple[torch.Tensor, str]:
     return _must_be_written(context, rows), f"in memory {whose}, which held NaN, then numbers"
 
 
-def _on_nan_memory(context: CheckContext, fill: Fill) -> Output:
-    """The answer on memory that holds NaN.
-
-    Torch's own fill is a global switch: what `torch.compile` made would be made again, without it, for the fill alone.
-    Its memory is primed instead. Nothing else is kept: a cell may nearly fill the device.
-    """
-    prepared = context.prepare(fill=fill)
-    if context.backend.traits_for(context.path).torch_compiled:
-        prime_allocator(*_tensors(context.base.output), pattern=GUARD_PATTERN)
-        return copied(context.execute(prepared).output)
-    with uninitialised_is_nan():
-        return copied(context.execute(prepared).output)
-
-
 def _on_finite_memory(context: CheckContext, fill: Fill, first: Output) -> Execution:
     """Run on memory that holds a finite pattern: what the tool gives, and primed memory where its address comes back.
 
     Where it does not, torch fills what it allocates in one more run.
     """
     prepared = context.prepare(fill=fill)
-    primed = set(prime_allocator(*_tensors(first)))
+    primed = set(prime_allocator(*tensors_of(first)))
     if prepared.call.out is not None:
         primed.add(prepared.call.out.data_ptr())
     done = context.execute(prepared)
-    if primed.issuperset(tensor.data_ptr() for tensor in _tensors(done.output)):
+    if primed.issuperset(tensor.data_ptr() for tensor in tensors_of(done.output)):
         return done
     del done, prepared
     prepared = context.prepare(fill=fill)
     with FilledAsAllocated():  # type: ignore[no-untyped-call]
         return context.execute(prepared)
-
-
-def _tensors(output: Output) -> list[torch.Tensor]:
-    lse = output.lse
-    return [output.out] if lse is None else [output.out, lse]
 
 
 def _must_be_written(context: CheckContext, rows: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from pagedbench.checks.base import CheckContext, Execution
 from pagedbench.checks.budget import SLACK, UNIT, row_budget
 from pagedbench.checks.footprint_calls import k_side_impossible
 from pagedbench.checks.footprint_detect import HALF_CODE, Side, detect, k_attempts
-from pagedbench.checks.memory_patterns import FINITE_PATTERN, FilledAsAllocated, uninitialised_is_nan
+from pagedbench.checks.memory_patterns import FINITE_PATTERN, FilledAsAllocated, memory_is_nan
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.layout.regions import Region
 from pagedbench.layout.variants import with_padding
@@ -99,7 +99,7 @@ class _Numbers:
         self._right: Arena | None = None
 
     def __call__(self, context: CheckContext) -> Seen:
-        with uninitialised_is_nan():  # rows nobody wrote are then what they are in memory that the tool gives
+        with memory_is_nan(context):  # rows nobody wrote are then what they are in memory that the tool gives
             done = context.execute()
         lse = None if done.output.lse is None else done.output.lse.double()
         return Seen(done.output.out.double(), lse, lambda: self._changed(done))
@@ -131,7 +131,7 @@ def _codings(context: CheckContext) -> list[tuple[Side, int]]:
 
 def _coded(side: Side, attempt: int) -> Probe:
     def ask(context: CheckContext) -> Seen:
-        with uninitialised_is_nan():
+        with memory_is_nan(context):
             return Seen(detect(context, side, attempt).decoded.double())
 
     def agree(a: Seen, b: Seen) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """Cells judged by several workers at a time: for checks, which no clock watches.
 
 A thread a worker asks it for one cell after another; records come back in the order in which they are made. A worker
-stays with one backend and path while there are cells of it, since each loads and compiles anew what it judges with.
+stays with one backend while there are cells of it, since each loads and compiles anew what it judges with, and judges
+all paths of a scenario, which have kernels, inputs and the oracle's answer in common.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
+from itertools import groupby, takewhile
 from queue import SimpleQueue
 
 from pagedbench.results.record import CellRecord
@@ -17,7 +19,6 @@ from pagedbench.runner.cells import Cell
 from pagedbench.runner.pool import Workers
 
 Ask = Callable[[Workers, Cell], CellRecord]
-_Group = tuple[str, str]
 _Made = SimpleQueue["tuple[Cell, CellRecord] | Exception | None"]
 _JOIN_SECONDS = 0.2
 
@@ -33,11 +34,12 @@ def side_by_side(
     made: _Made = SimpleQueue()
 
     def serve(worker: Workers) -> None:
-        group = None
+        backend = None
         try:
-            while not stopped.is_set() and (taken := waiting.take(group)):
-                group, cell = taken
-                made.put((cell, ask(worker, cell)))
+            while not stopped.is_set() and (taken := waiting.take(backend)):
+                backend = taken[0].target.name
+                for cell in takewhile(lambda _: not stopped.is_set(), taken):
+                    made.put((cell, ask(worker, cell)))
         except Exception as error:
             made.put(error)
         made.put(None)
@@ -78,31 +80,33 @@ def _end(threads: Sequence[threading.Thread], workers: Sequence[Workers]) -> Non
 
 
 class _Waiting:
-    """The cells that nobody has taken, by backend and path."""
+    """The cells that nobody has taken: by backend, those of a scenario together."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self._lock = threading.Lock()
-        self._takers: Counter[_Group] = Counter()
-        self._cells: dict[_Group, deque[Cell]] = {}
-        for cell in cells:
-            self._cells.setdefault((cell.target.name, cell.path), deque()).append(cell)
+        self._takers: Counter[str] = Counter()
+        self._cells: dict[str, deque[list[Cell]]] = {}
+        by_both = sorted(cells, key=lambda cell: cell.target.name)  # stable: scenarios keep their order
+        for (backend, _), together in groupby(by_both, lambda cell: (cell.target.name, cell.scenario.name)):
+            self._cells.setdefault(backend, deque()).append(list(together))
 
-    def take(self, last: _Group | None) -> tuple[_Group, Cell] | None:
-        """The next cell of the group that the worker was at, else of the one with the fewest workers, then the longest
-        to compile, which must not be last, then the most cells; None when all are taken."""
+    def take(self, last: str | None) -> list[Cell]:
+        """The next scenario's cells of the backend that the worker was at, else of the one with the fewest workers,
+        then the longest to compile, which must not be last, then the most left; none when all are taken."""
         with self._lock:
-            if last is not None and last in self._cells:
-                group = last
-            elif self._cells:
-                group = min(self._cells, key=self._order)
-                self._takers[group] += 1
-            else:
-                return None
-            cell = self._cells[group].popleft()
-            if not self._cells[group]:
-                del self._cells[group]
-            return group, cell
+            if not self._cells:
+                return []
+            backend = last if last is not None and last in self._cells else self._neediest()
+            taken = self._cells[backend].popleft()
+            if not self._cells[backend]:
+                del self._cells[backend]
+            return taken
 
-    def _order(self, group: _Group) -> tuple[int, float, int]:
-        cells = self._cells[group]
-        return self._takers[group], -cells[0].target.compile_seconds, -len(cells)
+    def _neediest(self) -> str:
+        def need(backend: str) -> tuple[int, float, int]:
+            left = self._cells[backend]
+            return self._takers[backend], -left[0][0].target.compile_seconds, -len(left)
+
+        backend = min(self._cells, key=need)
+        self._takers[backend] += 1
+        return backend

@@ -73,6 +73,23 @@ def test_they_work_at_the_same_time_each_on_a_backend_of_its_own_and_help_where_
     assert (first, second) == (["a"] * 4, ["b", "b", "a", "a"])
 
 
+def test_paths_of_a_scenario_stay_with_one_worker() -> None:
+    workers = [FakeWorker(), FakeWorker()]
+    together = threading.Barrier(2, timeout=WAIT)
+
+    def ask(worker: FakeWorker, cell: Cell) -> CellRecord:
+        worker.cells.append(cell)
+        together.wait()
+        return judged(cell)
+
+    target = ResolvedTarget("a", ("varlen", "decode"), available=True)
+    run(plan(loads(SCENARIO), [target]), workers, ask)
+    for worker in workers:
+        scenarios = [cell.scenario.name for cell in worker.cells]
+        assert [cell.path for cell in worker.cells] == ["varlen", "decode"] * 3
+        assert scenarios[::2] == scenarios[1::2]
+
+
 def test_what_compiles_longest_is_begun_first() -> None:
     quick, slow = cells("quick"), cells("slow")[:2]
     slow = [replace(cell, target=replace(cell.target, compile_seconds=9.0)) for cell in slow]
