@@ -74,6 +74,19 @@ def backends() -> list[Backend]:
     return list(_registered().values())
 
 
+def backend_names() -> list[str]:
+    """The names of `backends`, found without loading any."""
+    return list(dict.fromkeys([*OWN, *(entry.name for entry in entry_points(group=ENTRY_POINTS))]))
+
+
+def presence(backend: Backend, device: str) -> Availability:
+    """Whether it is there. Never raises: a package's own backend must not take the others with it."""
+    try:
+        return backend.available(device)
+    except (Exception, SystemExit) as error:
+        return Availability(False, reason=f"it cannot say whether it is there: {sentence(error)}")
+
+
 def find_backend(text: str) -> Backend:
     """The backend of a name (`torch`) or a file (`my_kernel.py`, `my_kernel.py:my_decode`).
 

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 
 from pagedbench.backends.base import Backend
-from pagedbench.backends.registry import backends, find_backend
+from pagedbench.backends.registry import backends, find_backend, presence
 from pagedbench.checks.base import Check, CheckContext, CheckResult
 from pagedbench.checks.blindness import blindness, unreached
 from pagedbench.checks.floor import floor
@@ -157,7 +157,7 @@ class _Walk:
         """The context to check in. Raises `_Decided` for a cell that cannot run here."""
         job = self._job
         backend, path = self._backend or find_backend(job.backend), AttnPath(job.path)
-        there = backend.available(job.device)
+        there = presence(backend, job.device)
         if not there.available:
             raise _Decided(Verdict.SKIPPED, there.reason or f"{backend.name} is not available on {job.device}")
         if path not in backend.paths:
