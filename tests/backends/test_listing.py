@@ -103,6 +103,26 @@ def test_a_library_that_cannot_be_imported_is_not_available(monkeypatch: pytest.
     assert Odd().available("cpu").reason == "built for another torch"
 
 
+def test_a_library_too_old_for_the_module_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch_like.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    old = Library("old", ("torch_like.attention",), ("torch",), "pip install -U torch", needs_cuda=False)
+    reason = old.available("cpu").reason or ""
+    assert "has no module torch_like.attention" in reason
+    assert "not installed" not in reason
+
+
+def test_a_library_without_a_version_of_its_own_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "built_in_place.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = Library("mine", ("built_in_place.interface",), ("mine-dist",), "pip install mine").available("cpu")
+    assert found.reason == "mine needs a CUDA GPU"
+
+
 DEADLY = {
     "segfaults": ("import ctypes; ctypes.string_at(0)", "segmentation fault (SIGSEGV)"),
     "leaves": ("import os; print('bye'); os._exit(0)", "exited with status 0"),
