@@ -20,6 +20,7 @@ from pagedbench.words import AttnPath
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 MARK = "__pagedbench__"
+_OTHER_PATHS = " or ".join(f'"{path}"' for path in AttnPath if path is not AttnPath.DECODE)
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ def backend(
     `CallSpec`) cannot be made, as a sentence, or None. Further keywords are fields of `Traits` (`repeatable=False`,
     `compile_seconds=20`). Raises ValueError for a path that does not exist.
     """
+    if path not in tuple(AttnPath):
+        raise ValueError(f'no path {path!r}: write @pagedbench.backend(path="decode"), or {_OTHER_PATHS}')
     declaration = Declaration(AttnPath(path), devices, plan, unsupported, traits)
 
     def mark(function: Function) -> Function:

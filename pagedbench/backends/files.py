@@ -18,6 +18,8 @@ from pagedbench.backends.user import UserBackend, UserKernel
 from pagedbench.errors import UsageError, nearest
 from pagedbench.words import AttnPath
 
+USER_MODULE = "_pagedbench_user_"  # what the names of modules from users' files begin with
+
 
 def load_backend(file: str, name: str | None = None) -> Backend:
     """The backend that a file defines: the function or class of that `name`, or all it has if there is no doubt.
@@ -45,6 +47,11 @@ def as_backend(found: Any, name: str, source: str, place: str) -> Backend:
     if isinstance(found, Backend):
         found.name, found._source = found.name or name, source
         return found
+    if isinstance(found, type):
+        raise UsageError(
+            f"{place}: the class {found.__name__} does not derive pagedbench.backends.base.Backend",
+            hint="derive it, or write a plain function",
+        )
     if callable(found):
         kernel = UserKernel.of(found, place)
         return UserBackend({kernel.path: kernel}, name, source)
@@ -68,7 +75,7 @@ def load_module(file: str) -> ModuleType:
     if not path.is_file():
         near = nearest(path.name, [p.name for p in path.parent.glob("*.py")]) if path.parent.is_dir() else None
         raise UsageError(f"there is no file {file}", hint=near)
-    name = f"_pagedbench_user_{path.stem}_{abs(hash(str(path)))}"
+    name = f"{USER_MODULE}{path.stem}_{abs(hash(str(path)))}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -80,7 +87,7 @@ def load_module(file: str) -> ModuleType:
         sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever a user's file raises is theirs to see, with its place
+    except (Exception, SystemExit) as error:  # whatever a user's file raises is theirs to see, with its place
         del sys.modules[name]
         raise UsageError(f"{_place(error, path, file)}: {type(error).__name__}: {_one_line(error)}") from error
     return module
@@ -115,7 +122,7 @@ def _is_function(value: Any) -> bool:
     return callable(value) and not isinstance(value, type)
 
 
-def _place(error: Exception, path: Path, shown: str) -> str:
+def _place(error: BaseException, path: Path, shown: str) -> str:
     """`file:line` of what went wrong, in the user's own file where that is on the way."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{shown}:{error.lineno}:{error.offset}"
@@ -123,6 +130,6 @@ def _place(error: Exception, path: Path, shown: str) -> str:
     return f"{shown}:{lines[-1]}" if lines else shown
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return " ".join(text.split())

@@ -6,6 +6,7 @@ Nothing here raises; what a library does when it is imported is not under our co
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 import warnings
 from dataclasses import dataclass
@@ -48,16 +49,22 @@ class Library:
         """Whether it can be imported and runs on `device`."""
         version = self.version()
         if self.needs_cuda and not device.startswith("cuda"):
-            missing = "" if version else f", and is not installed: {self.install}"
+            missing = "" if version or any(map(_is_there, self.modules)) else f", and is not installed: {self.install}"
             return Availability(False, version, f"{self.title} needs a CUDA GPU{missing}")
         loaded = load(self.modules)
         if loaded.module is None:
-            reason = f"not installed: {self.install}" if loaded.missing else loaded.reason
-            return Availability(False, version, reason)
+            return Availability(False, version, self._why_not(loaded, version))
         version = version or getattr(loaded.module, "__version__", None)
         return (
             Availability(True, version) if not (why := self._wrong_gpu(device)) else Availability(False, version, why)
         )
+
+    def _why_not(self, loaded: Loaded, version: str | None) -> str:
+        if not loaded.missing:
+            return loaded.reason
+        if version is None:
+            return f"not installed: {self.install}"
+        return f"{self.title} {version} has no module {self.modules[0]}: another version may have it ({self.install})"
 
     def _wrong_gpu(self, device: str) -> str | None:
         if not device.startswith("cuda"):
@@ -105,6 +112,14 @@ def _import(name: str) -> Loaded:
         return Loaded(None, sentence(error), missing)
     except (Exception, SystemExit) as error:
         return Loaded(None, sentence(error))
+
+
+def _is_there(module: str) -> bool:
+    """Whether the package that has the module is there, without importing it."""
+    try:
+        return importlib.util.find_spec(module.partition(".")[0]) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 @cache  # asked for every call that might be refused, and looking it up takes a millisecond

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 from pagedbench.backends.base import Availability, Backend
@@ -74,6 +75,19 @@ def backends() -> list[Backend]:
     return list(_registered().values())
 
 
+def backend_names() -> list[str]:
+    """The names of `backends`, found without loading any."""
+    return list(dict.fromkeys([*OWN, *(entry.name for entry in entry_points(group=ENTRY_POINTS))]))
+
+
+def presence(backend: Backend, device: str) -> Availability:
+    """Whether it is there. Never raises: a package's own backend must not take the others with it."""
+    try:
+        return backend.available(device)
+    except (Exception, SystemExit) as error:
+        return Availability(False, reason=f"it cannot say whether it is there: {sentence(error)}")
+
+
 def find_backend(text: str) -> Backend:
     """The backend of a name (`torch`) or a file (`my_kernel.py`, `my_kernel.py:my_decode`).
 
@@ -105,12 +119,19 @@ def parse_target(text: str) -> Target:
             raise UsageError(f"{name} has no path {path}", hint=f"it has {', '.join(map(str, backend.paths))}")
         return Target(text, backend, path)
     if name and not _FILE.fullmatch(text):
-        raise UsageError(f"there is no path {last!r}", hint=nearest(last, _PATHS) or f"paths are {', '.join(_PATHS)}")
+        hint = _file_meant(name, last) or nearest(last, _PATHS) or f"paths are {', '.join(_PATHS)}"
+        raise UsageError(f"there is no path {last!r}", hint=hint)
     return Target(text, find_backend(text))
 
 
 _PATHS = tuple(path.value for path in AttnPath)
 _FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<rest>\w+))?")
+
+
+def _file_meant(name: str, function: str) -> str | None:
+    """For `my_kernel:my_decode` and `my_kernel.py::my_decode`, how to write it."""
+    file = Path(name.rstrip(":").removesuffix(".py") + ".py")
+    return f"did you mean {file}:{function}?" if file.is_file() else None
 
 
 def _is_function_of(file: str, name: str) -> bool:

@@ -11,15 +11,17 @@ import os
 import sys
 from functools import lru_cache
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from pagedbench.backends.base import Availability, Backend, Output, Traits
+from pagedbench.backends.loading import load
 from pagedbench.tensors.call import Call, CallSpec
 
+DISTRIBUTIONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm")
 INTERPRET = "TRITON_INTERPRET"
 KERNELS = "pagedbench.backends.triton_kernels.launch"
 DTYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn")
@@ -43,8 +45,11 @@ class TritonBackend(Backend):
         if found is None:
             return Availability(False, reason="triton is not installed: pip install 'pagedbench[triton]' (Linux)")
         if device.startswith("cuda"):
-            reason = _no_gpu()
+            reason = _no_gpu() or load(("triton",)).reason or None
             return Availability(reason is None, found, reason)
+        # Importing it here where nobody has chosen yet would choose to compile, for all of this process.
+        if (_interpreting() or "triton" in sys.modules) and (broken := load(("triton",)).reason):
+            return Availability(False, found, broken)
         if _interpreting() or "triton" not in sys.modules:
             return Availability(True, found, note="runs in Triton's interpreter: for correctness, not for speed")
         return Availability(
@@ -120,7 +125,17 @@ def _kernels(device: torch.device) -> Any:
 
 @lru_cache(maxsize=1)  # looking it up takes a millisecond
 def _triton_version() -> str | None:
-    return version("triton") if find_spec("triton") is not None else None
+    """The version, or None where there is no Triton; builds for nightly torch or ROCm are packages of other names."""
+    if find_spec("triton") is None:
+        return None
+    return next(filter(None, map(_version_of, DISTRIBUTIONS)), "unknown")
+
+
+def _version_of(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
 
 
 def _interpreting() -> bool:

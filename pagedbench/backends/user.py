@@ -59,9 +59,13 @@ _NAME_ENDINGS = {"paged_varlen": AttnPath.PAGED_VARLEN, "varlen": AttnPath.VARLE
 
 @dataclass(frozen=True)
 class UserKernel:
-    """One function with what is known of it: `arguments` are the names it takes, all of them if it takes `**kwargs`."""
+    """One function with what is known of it: `arguments` are the names it takes, all of them if it takes `**kwargs`.
+
+    `name` is what its author calls it.
+    """
 
     function: Kernel
+    name: str
     declaration: Declaration
     arguments: frozenset[str]
 
@@ -69,31 +73,33 @@ class UserKernel:
     def of(cls, function: Kernel, place: str = "") -> UserKernel:
         """Read a function's signature. Raises UsageError if it takes what no path has, or its path cannot be told."""
         where = f"{place}: " if place else ""
-        name = getattr(function, "__name__", repr(function))
+        name = _name_of(function, place)
         declaration = getattr(function, MARK, None) or _declared_by_name(name, where)
         known = ARGUMENTS[declaration.path]
         _refuse_unknown_traits(declaration, f"{where}{name}")
         parameters = inspect.signature(function).parameters.values()
         if any(p.kind is p.VAR_KEYWORD for p in parameters):
-            return cls(function, declaration, frozenset(known))
+            return cls(function, name, declaration, frozenset(known))
         named = [p for p in parameters if p.kind is not p.VAR_POSITIONAL]
+        if not named:
+            raise UsageError(f"{where}{name} takes no argument by name", hint=f"it may take any of: {', '.join(known)}")
         for parameter in named:
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise UsageError(
+                    f"{where}{name} takes {parameter.name!r} by position only, and is given its arguments by name",
+                    hint="leave out the / among its arguments",
+                )
             if parameter.name not in known and parameter.default is parameter.empty:
                 raise UsageError(
                     f"{where}{name} takes {parameter.name!r}, which is no argument of the path {declaration.path}",
                     hint=nearest(parameter.name, known) or f"it may take any of: {', '.join(known)}",
                 )
-        return cls(function, declaration, frozenset(p.name for p in named) & frozenset(known))
+        return cls(function, name, declaration, frozenset(p.name for p in named) & frozenset(known))
 
     @property
     def path(self) -> AttnPath:
         """The path it computes."""
         return self.declaration.path
-
-    @property
-    def name(self) -> str:
-        """What its author calls it."""
-        return getattr(self.function, "__name__", "the function")
 
     @property
     def appends(self) -> bool:
@@ -115,7 +121,7 @@ class UserKernel:
             "k_scale": spec.kv_dtype.startswith("float8"),
         }
         missing = [argument for argument, needed in needs.items() if needed and not {argument, "call"} & self.arguments]
-        return f"{self.name} takes no argument {missing[0]}" if missing else None
+        return f"{self.name} takes no argument {', '.join(missing)}" if missing else None
 
     def __call__(self, call: Call, plan: Any) -> Output:
         """Call the function with the arguments it takes."""
@@ -135,6 +141,8 @@ class UserKernel:
         away. Raises TypeError, ValueError."""
         if not isinstance(found, torch.Tensor):
             raise TypeError(f"{self.name} returned {_described(found)} as its {what}, needed a tensor")
+        if found.device.type != torch.device(spec.device).type:
+            raise ValueError(f"{self.name} returned its {what} on {found.device}, needed {spec.device}")
         ragged = (spec.total_q, *row)
         batched = ragged if spec.query_len is None else (spec.batch, spec.query_len, *row)
         if _without_ones(found.shape) not in (_without_ones(ragged), _without_ones(batched)):
@@ -156,6 +164,13 @@ def _refuse_unknown_traits(declaration: Declaration, who: str) -> None:
     for trait in declaration.traits:
         if trait not in known:
             raise UsageError(f"{who} declares {trait!r}, which is no trait", hint=nearest(trait, known))
+
+
+def _name_of(function: Kernel, place: str) -> str:
+    """Its own name; of a lambda, a partial or an object, the name under which it was asked for at `place`."""
+    asked_for = place.rpartition(":")[2]
+    names = (getattr(function, "__name__", ""), asked_for)
+    return next((name for name in names if name.isidentifier()), type(function).__name__)
 
 
 def _declared_by_name(name: str, where: str) -> Declaration:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import keyword
+import os
 import re
+import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pagedbench.errors import UsageError
+from pagedbench.errors import CannotWrite, UsageError
 
 
 def command(
@@ -19,10 +23,25 @@ def command(
     from pagedbench.backends.scaffold import text
 
     stem = name.removesuffix(".py")
-    if not re.fullmatch(r"[A-Za-z_]\w*", stem):
+    if not re.fullmatch(r"[A-Za-z_]\w*", stem) or keyword.iskeyword(stem):
         raise UsageError(f"{name!r} cannot be the name of a Python file", hint="letters, digits and _: my_kernel")
     file = Path(f"{stem}.py")
-    if file.exists() and not force:
+    if _hides_a_module(file):
+        raise UsageError(
+            f"{file} would hide the module {stem} from what runs in this folder",
+            hint=f"choose another name: my_{stem}",
+        )
+    if os.path.lexists(file) and not force:
         raise UsageError(f"{file} is there already", hint="choose another name, or --force to replace it")
-    file.write_text(text(stem), encoding="utf-8")
+    try:
+        file.write_text(text(stem), encoding="utf-8")
+    except OSError as error:
+        raise CannotWrite(file, error.strerror) from error
     typer.echo(f"{file} is written. Try it:\n\n    pagedbench run docs-decode --backend {file}:{stem}_decode")
+
+
+def _hides_a_module(file: Path) -> bool:
+    """Whether the name is that of a module of Python or of an installed package, and not of this very file."""
+    spec = PathFinder.find_spec(file.stem)
+    installed = spec is not None and spec.origin is not None and Path(spec.origin).resolve() != file.resolve()
+    return file.stem in sys.stdlib_module_names or installed

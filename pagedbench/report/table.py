@@ -218,7 +218,7 @@ def _floors(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
 
 
 def _grouped(title: str, style: str, pairs: Iterable[tuple[str, CellRecord]]) -> Iterator[RenderableType]:
-    """One line a sentence with the cells it is true of; of those that differ in numbers only, the first."""
+    """One line a sentence with the cells it is true of, and apart those of which it is true with other numbers."""
     groups: dict[str, list[tuple[str, CellRecord]]] = {}
     for sentence, record in pairs:
         groups.setdefault(_NUMBER.sub("#", sentence), []).append((sentence, record))
@@ -226,7 +226,10 @@ def _grouped(title: str, style: str, pairs: Iterable[tuple[str, CellRecord]]) ->
         yield Text()
     for members in groups.values():
         sentence = members[0][0]
-        yield Text.assemble((title, style), " ", sentence, (f" ({_named([r for _, r in members])})", "dim"))
+        same = _named([r for said, r in members if said == sentence])
+        others = _named([r for said, r in members if said != sentence])
+        cells = f"{same}; with other numbers: {others}" if others else same
+        yield Text.assemble((title, style), " ", sentence, (f" ({cells})", "dim"))
 
 
 def _named(records: Sequence[CellRecord]) -> str:

@@ -12,12 +12,14 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from pagedbench.backends.base import Backend
-from pagedbench.backends.registry import backends, find_backend
+from pagedbench.backends.files import USER_MODULE
+from pagedbench.backends.registry import backends, find_backend, presence
 from pagedbench.checks.base import Check, CheckContext, CheckResult
 from pagedbench.checks.blindness import blindness, unreached
 from pagedbench.checks.floor import floor
@@ -157,7 +159,7 @@ class _Walk:
         """The context to check in. Raises `_Decided` for a cell that cannot run here."""
         job = self._job
         backend, path = self._backend or find_backend(job.backend), AttnPath(job.path)
-        there = backend.available(job.device)
+        there = presence(backend, job.device)
         if not there.available:
             raise _Decided(Verdict.SKIPPED, there.reason or f"{backend.name} is not available on {job.device}")
         if path not in backend.paths:
@@ -228,7 +230,8 @@ class _Walk:
         self._tell("verdict", record=self._record.to_json())
         if self._job.diagnose:
             with self._stage("its diagnosis"), self._harmless("diagnosis"):
-                found = diagnose(context, results)
+                # Of an exception, that no fault explains it is no news.
+                found = [d for d in diagnose(context, results) if wrong or d.fault]
                 self._record.diagnosis = [{"sentence": d.sentence, "fault": d.fault, "score": d.score} for d in found]
         if self._job.pictures and wrong:
             with self._stage("its picture"), self._harmless("picture"):
@@ -251,7 +254,7 @@ class _Walk:
         failure = read_failure(error)
         self.spent = self.spent or failure.worker_is_spent
         self._record.error = _traceback(error)
-        return CheckResult(name, failure.verdict, failure.message)
+        return CheckResult(name, failure.verdict, failure.message + _place_in_users_file(error))
 
     def _note_sample(self, context: CheckContext) -> None:
         """Say when the oracle answered for some rows only. Asking for a reference here would make one."""
@@ -284,6 +287,16 @@ def read_failure(error: BaseException) -> Failure:
     if "CUDA error" in text or "CUDA_ERROR" in text or _cuda_context_is_dead():
         return Failure(Verdict.CRASHED, first_line, worker_is_spent=True)
     return Failure(Verdict.ERROR, error.message if isinstance(error, PagedbenchError) else first_line, False)
+
+
+def _place_in_users_file(error: BaseException) -> str:
+    """Where a user's own file is on the way of an exception, the line in it: ` (my_kernel.py:12)`."""
+    places = [
+        f" ({Path(frame.f_code.co_filename).name}:{line})"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "").startswith(USER_MODULE)
+    ]
+    return places[-1] if places else ""
 
 
 def _cuda_context_is_dead() -> bool:

@@ -33,6 +33,10 @@ class WorkerError(PagedbenchError):
     """No worker can be had: nothing can be judged (exit 5)."""
 
 
+class RequestLost(UsageError):
+    """A question of the parent's own took the worker down: what was to be loaded for it cannot be."""
+
+
 @dataclass(frozen=True)
 class WorkerOptions:
     """How workers run: for which device, how long a stage may take (seconds, without compiling), under which tool of
@@ -95,13 +99,23 @@ class Workers:
         return dict(self._environment)
 
     def resolve(self, targets: Sequence[str], paths: Sequence[str]) -> list[ResolvedTarget]:
-        """The backends that the names mean; the device's defaults for none. Raises `UsageError` for a wrong name."""
+        """The backends that the names mean; the device's defaults for none. Raises `UsageError` for a wrong name.
+
+        A library that takes the worker down when it is imported must not take the others with it: then nothing is
+        imported here, and the library's own cells say how it ends.
+        """
         message = {"do": "resolve", "targets": list(targets), "paths": list(paths), "device": self.device}
-        reply = self._request(message)
+        try:
+            reply = self._request({**message, "ask": True})
+        except RequestLost:
+            if targets and all(".py" in target for target in targets):
+                raise  # a file has to be imported to know what is in it
+            reply = self._request({**message, "ask": False})
         return [ResolvedTarget.from_message(target) for target in reply["targets"]]
 
     def _request(self, message: Message) -> Message:
-        """The reply to a question of the parent's own. Raises `UsageError` when it is refused or ends the worker."""
+        """The reply to a question of the parent's own. Raises `UsageError` when it is refused, `RequestLost` when it
+        ends the worker."""
         worker = self._live()
         try:
             worker.send(message)
@@ -110,7 +124,7 @@ class Workers:
             said = worker.output()
             self._discard()
             asked = " ".join(message.get("targets", [])) or message["do"]
-            raise UsageError(f"loading {asked} failed: {gone.reason}\n{said}".rstrip()) from None
+            raise RequestLost(f"loading {asked} failed: {gone.reason}\n{said}".rstrip()) from None
         if reply["event"] == "refused":
             raise UsageError(reply["message"], reply["hint"])
         return reply

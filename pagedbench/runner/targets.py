@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pagedbench.backends.base import Availability, Backend
-from pagedbench.backends.loading import sentence
-from pagedbench.backends.registry import backends, parse_target
+from pagedbench.backends.registry import backends, parse_target, presence
 from pagedbench.errors import UsageError
 from pagedbench.runner.protocol import ResolvedTarget
 from pagedbench.words import AttnPath
@@ -18,30 +17,31 @@ PREFERRED = ("flash-attn-3", "flash-attn", "flashinfer", "flash-attn-4", "triton
 COMPARED_PATHS = (AttnPath.VARLEN, AttnPath.DECODE)
 
 
-def resolve(names: Sequence[str], paths: Sequence[str], device: str) -> list[ResolvedTarget]:
+def resolve(names: Sequence[str], paths: Sequence[str], device: str, *, ask: bool = True) -> list[ResolvedTarget]:
     """A `ResolvedTarget` for each name (`torch`, `flash-attn-3:decode`, `kernel.py:function`); for none the defaults.
 
     `paths` are those asked for; `all` means all a backend has; none means varlen and decode, or what else it has.
+    Without `ask` no library is imported to see whether it is there: all are taken to be, and by default it is `torch`.
     Raises `UsageError` for unknown names and paths, and for a backend that has no path, since it could not be loaded.
     """
     if not names:
-        return [_resolved(b.name, b, _paths_of(b, None, paths), device) for b in default_backends(device)]
+        return [_resolved(b.name, b, _paths_of(b, None, paths), device, ask) for b in default_backends(device, ask=ask)]
     found = []
     for text in names:
         target = parse_target(text)
         if target.backend is None:
             raise UsageError(f"{text!r} names a path, no backend", f"say --path {text}")
         name = text if target.path is None else text.removesuffix(f":{target.path}")
-        found.append(_resolved(name, target.backend, _paths_of(target.backend, target.path, paths), device))
+        found.append(_resolved(name, target.backend, _paths_of(target.backend, target.path, paths), device, ask))
     return found
 
 
-def default_backends(device: str) -> list[Backend]:
+def default_backends(device: str, *, ask: bool = True) -> list[Backend]:
     """`torch`, and on CUDA the first of the preferred backends that is there."""
     known = {backend.name: backend for backend in backends()}
     chosen = [known["torch"]]
-    if device == "cuda":
-        there = (known[name] for name in PREFERRED if name in known and known[name].available(device).available)
+    if device == "cuda" and ask:
+        there = (known[name] for name in PREFERRED if name in known and presence(known[name], device).available)
         chosen += [best] if (best := next(there, None)) else []
     return chosen
 
@@ -63,11 +63,8 @@ def _path(name: str) -> AttnPath:
         raise UsageError(f"there is no path {name!r}", f"there are {', '.join(AttnPath)} and all") from None
 
 
-def _resolved(name: str, backend: Backend, paths: tuple[AttnPath, ...], device: str) -> ResolvedTarget:
-    try:
-        there = backend.available(device)
-    except Exception as error:  # a package's own backend, which must not take the others with it
-        there = Availability(False, reason=f"it cannot say whether it is there: {sentence(error)}")
+def _resolved(name: str, backend: Backend, paths: tuple[AttnPath, ...], device: str, ask: bool) -> ResolvedTarget:
+    there = presence(backend, device) if ask else Availability(True)
     if not paths:
         raise UsageError(f"{name} cannot be used: {there.reason or 'it has no function for any path'}")
     return ResolvedTarget(

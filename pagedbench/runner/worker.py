@@ -3,7 +3,8 @@
 Started as `python -m pagedbench.runner.worker READ_FD WRITE_FD PARENT_PID DEVICE`.
 
 It answers these requests: `environment` (versions and hardware), `resolve` (which backends do these names mean, and
-what can they do), `cell` (judge one), `versus` (time several side by side) and `exit`. Judging is `cell.py`'s,
+what can they do), `describe` (what does one say of itself), `cell` (judge one), `versus` (time several side by side)
+and `exit`. Judging is `cell.py`'s,
 comparing `versus.py`'s; this module keeps the process: its ties to the parent, and when it is used up.
 """
 
@@ -55,8 +56,20 @@ def _resolve(channel: Channel, request: Message) -> bool:
     from pagedbench.runner.targets import resolve
 
     try:
-        found = resolve(request["targets"], request["paths"], request["device"])
+        found = resolve(request["targets"], request["paths"], request["device"], ask=request["ask"])
         channel.send({"event": "resolved", "targets": [target.to_message() for target in found]})
+    except PagedbenchError as error:
+        channel.send({"event": "refused", "message": error.message, "hint": error.hint})
+    return False
+
+
+def _describe(channel: Channel, request: Message) -> bool:
+    """Reply with the `BackendReport` of one name, or with the usage error of a name that means nothing."""
+    from pagedbench.backends.registry import find_backend
+    from pagedbench.runner.listing import describe
+
+    try:
+        channel.send({"event": "described", "report": describe(find_backend(request["backend"]), request["device"])})
     except PagedbenchError as error:
         channel.send({"event": "refused", "message": error.message, "hint": error.hint})
     return False
@@ -124,7 +137,7 @@ def _versus(channel: Channel, request: Message) -> bool:
     return False
 
 
-_HANDLERS = {"environment": _environment, "resolve": _resolve, "cell": _cell, "versus": _versus}
+_HANDLERS = {"environment": _environment, "resolve": _resolve, "describe": _describe, "cell": _cell, "versus": _versus}
 
 
 def main(arguments: list[str]) -> None:

@@ -101,3 +101,56 @@ def test_a_library_that_cannot_be_imported_is_not_available(monkeypatch: pytest.
     assert Odd().available("cpu").reason == "not installed: pip install odd"
     monkeypatch.setattr("pagedbench.backends.loading.load", lambda modules: Loaded(None, "built for another torch"))
     assert Odd().available("cpu").reason == "built for another torch"
+
+
+def test_a_library_too_old_for_the_module_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch_like.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    old = Library("old", ("torch_like.attention",), ("torch",), "pip install -U torch", needs_cuda=False)
+    reason = old.available("cpu").reason or ""
+    assert "has no module torch_like.attention" in reason
+    assert "not installed" not in reason
+
+
+def test_a_library_without_a_version_of_its_own_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "built_in_place.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = Library("mine", ("built_in_place.interface",), ("mine-dist",), "pip install mine").available("cpu")
+    assert found.reason == "mine needs a CUDA GPU"
+
+
+DEADLY = {
+    "segfaults": ("import ctypes; ctypes.string_at(0)", "segmentation fault (SIGSEGV)"),
+    "leaves": ("import os; print('bye'); os._exit(0)", "exited with status 0"),
+}
+
+
+@pytest.mark.parametrize(("code", "words"), DEADLY.values(), ids=DEADLY)
+def test_a_library_that_ends_the_process_is_listed_and_the_rest_too(
+    code: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "transformers").mkdir()
+    (tmp_path / "transformers" / "__init__.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    result = CliRunner().invoke(app, ["backends", "transformers", "torch", "--device", "cpu", "--json"])
+    broken, torch = json.loads(result.stdout)
+    assert words in broken["reason"]
+    assert torch["available"]
+
+
+def test_what_a_library_prints_at_its_import_is_no_part_of_the_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "transformers.py").write_text("print('welcome!')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    result = CliRunner().invoke(app, ["backends", "transformers", "--device", "cpu", "--json"])
+    assert json.loads(result.stdout)[0]["name"] == "transformers"
+
+
+def test_a_backend_named_twice_is_described_once() -> None:
+    result = CliRunner().invoke(app, ["backends", "torch", "torch", "--device", "cpu", "--json"])
+    assert len(json.loads(result.stdout)) == 1

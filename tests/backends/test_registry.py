@@ -101,3 +101,12 @@ def test_an_entry_point_may_be_a_plain_function(monkeypatch: pytest.MonkeyPatch)
 
 
 def their_decode(q: object, k_cache: object) -> None: ...
+
+
+@pytest.mark.parametrize("written", ["kernel:my_decode", "kernel.py::my_decode"])
+def test_a_file_written_otherwise_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernel.py").write_text("def my_decode(q): ...\n")
+    with pytest.raises(UsageError) as error:
+        parse_target(written)
+    assert error.value.hint == "did you mean kernel.py:my_decode?"

@@ -49,7 +49,17 @@ def test_it_runs_as_its_message_says(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert load_backend("my_kernel.py", "my_kernel_decode").paths == (AttnPath.DECODE,)
 
 
-@pytest.mark.parametrize(("name", "words"), [("not-a-name", "letters, digits and _"), ("taken", "--force")])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("not-a-name", "letters, digits and _"),
+        ("class", "letters, digits and _"),
+        ("taken", "--force"),
+        ("torch", "my_torch"),
+        ("json", "my_json"),
+        ("x" * 300, "where you may write"),
+    ],
+)
 def test_it_overwrites_nothing_and_wants_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
 ) -> None:

@@ -9,7 +9,9 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from pagedbench.backends import triton_backend
 from pagedbench.backends.base import Output
+from pagedbench.backends.loading import Loaded
 from pagedbench.backends.triton_backend import MAX_INTERPRETED_TILES, TritonBackend
 from pagedbench.words import AttnPath
 
@@ -147,3 +149,21 @@ def test_what_is_refused_says_what_is_needed() -> None:
     long = Batch((1,) * 64, (8192,) * 64)
     assert reason(long) is None
     assert f"{MAX_INTERPRETED_TILES:,}" in (reason(long, "cpu") or "")
+
+
+def test_triton_from_a_package_of_another_name_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds for nightly torch and for ROCm have no package called triton, and asking for it raises."""
+    monkeypatch.setattr(triton_backend, "DISTRIBUTIONS", ("no-such-triton",))
+    triton_backend._triton_version.cache_clear()
+    try:
+        assert BACKEND.available("cpu").version == "unknown"
+    finally:
+        triton_backend._triton_version.cache_clear()
+
+
+def test_a_triton_that_cannot_be_imported_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_backend, "load", lambda modules: Loaded(None, "built for another torch"))
+    monkeypatch.setattr(triton_backend, "_no_gpu", lambda: None)
+    assert BACKEND.available("cuda").reason == "built for another torch"
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert BACKEND.available("cpu").reason == "built for another torch"

@@ -92,6 +92,33 @@ def test_an_argument_not_taken_is_a_feature_not_had(tmp_path: Path, argument: st
     assert reason == f"my_decode takes no argument {argument}"
 
 
+def test_all_arguments_that_are_not_taken_are_named(tmp_path: Path) -> None:
+    backend = load_backend(write(tmp_path, "def my_decode(q, k_cache): ...\n"))
+    reason = backend.unsupported(replace(make_spec(PLAIN, AttnPath.DECODE), softcap=2.0, num_splits=3))
+    assert reason == "my_decode takes no argument softcap, num_splits"
+
+
+NAMELESS = {
+    "lambda": "my_decode = lambda q: q",
+    "partial": "import functools\ndef f(q, plan): return q\nmy_decode = functools.partial(f, plan=1)",
+    "object": "class K:\n    def __call__(self, q): return q\nmy_decode = K()",
+}
+
+
+@pytest.mark.parametrize("kind", NAMELESS)
+def test_what_has_no_name_of_its_own_goes_by_the_one_asked_for(tmp_path: Path, kind: str) -> None:
+    backend = load_backend(write(tmp_path, NAMELESS[kind]), "my_decode")
+    assert backend.paths == (AttnPath.DECODE,)
+    reason = backend.unsupported(replace(make_spec(PLAIN, AttnPath.DECODE), softcap=2.0))
+    assert reason == "my_decode takes no argument softcap"
+
+
+def test_an_output_on_another_device_is_said_to_be(tmp_path: Path) -> None:
+    backend = load_backend(write(tmp_path, "def my_decode(q): return q.to('meta')\n"))
+    with pytest.raises(ValueError, match="output on meta, needed cpu"):
+        execute(backend, make(PLAIN, AttnPath.DECODE).call)
+
+
 def test_ragged_queries_do_not_fit_decode(tmp_path: Path) -> None:
     backend = load_backend(write(tmp_path, "def my_decode(q): ...\n"))
     reason = backend.unsupported(make_spec(Batch((1, 3), (4, 4)), AttnPath.DECODE))
@@ -155,6 +182,11 @@ BAD = {
     ),
     "unknown path": ("import pagedbench\n@pagedbench.backend('decod')\ndef f(q): ...\n", "f", "kernel.py:2", "decod"),
     "no path": ("def kernel(q): ...\n", "kernel", "which path does kernel compute?", "pagedbench.backend(path="),
+    "by position": ("def my_decode(q, /, k_cache): ...\n", "my_decode", "'q' by position only", "leave out the /"),
+    "no names": ("def my_decode(*args): ...\n", "my_decode", "takes no argument by name", "block_table"),
+    "a class of its own": ("class my_decode: ...\n", "my_decode", "kernel.py:my_decode", "does not derive"),
+    "leaves at import": ("import sys\nsys.exit(0)\n", "f", "kernel.py:2", "SystemExit: 0"),
+    "no call of the decorator": ("import pagedbench\n@pagedbench.backend\ndef f(q): ...\n", "f", "path=", "no path"),
     "not a function": ("kernel = 3\n", "kernel", "kernel.py:kernel", "needs a function"),
     "in doubt": ("def a_decode(q): ...\ndef b_decode(q): ...\n", None, "which function", "a_decode, b_decode"),
 }

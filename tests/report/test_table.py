@@ -130,6 +130,16 @@ def test_a_stack_without_the_users_code_names_no_place() -> None:
     assert "stderr" not in text
 
 
+def test_a_reason_with_other_numbers_is_not_said_to_be_the_same() -> None:
+    skips = [record(Verdict.SKIPPED, scenario=f"s{i}", message=f"lengths differ, 1 to {i}") for i in (3, 5, 3)]
+    text = " ".join(shown(skips).split())
+    assert text.count("lengths differ") == 1
+    same, _, others = text.partition("with other numbers:")
+    assert "s3" in same
+    assert "s5" not in same.partition("SKIPPED lengths differ")[2]
+    assert "s5" in others
+
+
 def test_skips_are_grouped_by_reason_and_count_as_nothing_else() -> None:
     skips = [record(Verdict.SKIPPED, scenario=f"s{i}", message="not installed") for i in range(5)]
     text = shown([*skips, record()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,8 @@ def test_fast_and_wrong_does_not_pass(tmp_path: Path) -> None:
 def test_an_exception_of_the_kernel_is_an_error_with_its_message_and_traceback() -> None:
     record, _ = walk("raising")
     assert record.verdict is Verdict.ERROR
-    assert record.message == "ValueError: the kernel refuses"
+    assert re.fullmatch(r"ValueError: the kernel refuses \(kernels\.py:\d+\)", record.message)
+    assert record.diagnosis == [], "that no fault explains an exception is no news"
     assert record.error is not None
     assert "raising_decode" in record.error
     assert [c["check"] for c in record.checks] == ["accuracy"]

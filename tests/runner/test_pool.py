@@ -86,6 +86,20 @@ def test_what_means_nothing_is_a_usage_error(
         workers.resolve(targets, paths)
 
 
+def test_a_library_that_ends_the_process_costs_its_own_cells_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "transformers.py").write_text("import os; os.abort()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Workers(WorkerOptions("cpu", timeout=30)) as running:
+        broken, torch = running.resolve(["transformers:varlen", "torch"], [])
+        assert (broken.paths, torch.paths) == (("varlen",), ("varlen", "decode"))
+        record = judge(running, "transformers")
+        assert record.verdict is Verdict.CRASHED
+        assert "SIGABRT" in record.message
+        assert judge(running, "torch").verdict is Verdict.PASS
+
+
 def test_a_worker_is_reused_and_replaced_only_after_a_crash(workers: Workers) -> None:
     def pid() -> int:
         assert workers._process is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pagedbench.backends import registry
-from pagedbench.backends.registry import BrokenBackend
+from pagedbench.backends.registry import BrokenBackend, find_backend
 from pagedbench.errors import UsageError
 from pagedbench.runner.targets import resolve
 
@@ -49,3 +49,9 @@ def test_a_backend_without_a_path_is_no_empty_table(kernels: str, monkeypatch: p
     for name, words in (("theirs", "it needs the module theirs"), (f"{kernels}:Empty", "no function for any path")):
         with pytest.raises(UsageError, match=words):
             resolve([name], (), "cpu")
+
+
+def test_a_backend_that_cannot_say_whether_it_is_there_is_skipped_and_listed(kernels: str) -> None:
+    from pagedbench.runner.listing import describe
+
+    assert "built for another torch" in describe(find_backend(f"{kernels}:Odd"), "cpu")["reason"]

@@ -1,0 +1,133 @@
+"""What each backend says of itself, asked in a worker: a library may crash, hang or print when it is imported.
+
+The parent's side is `ask`, the worker's `describe`. One that takes the worker down is listed with how it ended, and the
+rest are asked in a new worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from pagedbench.errors import UsageError
+from pagedbench.report.capabilities import Ability, BackendReport
+from pagedbench.runner.pool import START_SECONDS, WorkerError
+from pagedbench.runner.process import WorkerGone, WorkerProcess
+from pagedbench.words import AttnPath
+
+if TYPE_CHECKING:
+    from pagedbench.backends.base import Backend, Traits
+
+ANSWER_SECONDS = 60.0  # importing one library more
+
+
+def ask(names: Sequence[str], device: str) -> list[BackendReport]:
+    """A report of each backend, in the order of the names. Raises `UsageError` for a name that means nothing."""
+    worker: WorkerProcess | None = None
+    reports = []
+    try:
+        for name in names:
+            worker = worker or _started()
+            try:
+                reports.append(_ask_one(worker, name, device))
+            except WorkerGone as gone:
+                reports.append(_lost(name, gone))
+                worker.close()
+                worker = None
+    finally:
+        if worker is not None:
+            worker.close()
+    return reports
+
+
+def _started() -> WorkerProcess:
+    worker = WorkerProcess("auto")
+    try:
+        worker.receive(START_SECONDS)
+    except WorkerGone as gone:
+        said = worker.output()
+        worker.close()
+        raise WorkerError(f"the worker process does not start: {gone.reason}\n{said}".rstrip()) from None
+    return worker
+
+
+def _ask_one(worker: WorkerProcess, name: str, device: str) -> BackendReport:
+    worker.send({"do": "describe", "backend": name, "device": device})
+    reply = worker.receive(ANSWER_SECONDS)
+    if reply["event"] == "refused":
+        raise UsageError(reply["message"], reply["hint"])
+    said = reply["report"]
+    abilities = tuple(Ability(**ability) for ability in said.pop("abilities"))
+    return BackendReport(**{**said, "paths": tuple(said["paths"])}, abilities=abilities)
+
+
+def _lost(name: str, gone: WorkerGone) -> BackendReport:
+    """In place of a report: how the process ended that was to make it."""
+    return BackendReport(
+        name=name,
+        about="could not be loaded",
+        version=None,
+        available=False,
+        reason=f"loading it fails: {gone.reason}",
+        note=None,
+        paths=(),
+    )
+
+
+def describe(backend: Backend, device: str) -> dict[str, Any]:
+    """In the worker: a `BackendReport` as a message."""
+    from pagedbench.backends.registry import presence
+
+    found = presence(backend, device)
+    report = BackendReport(
+        name=backend.name,
+        about=backend.about,
+        version=found.version,
+        available=found.available,
+        reason=found.reason,
+        note=found.note,
+        paths=tuple(path.value for path in backend.paths),
+        traits=_traits(backend),
+        abilities=tuple(_abilities(backend, device)) if found.available else (),
+    )
+    return asdict(report)
+
+
+def _traits(backend: Backend) -> dict[str, str]:
+    """What the backend declares, as sentences, path by path where its functions differ."""
+    said: dict[str, list[str]] = {}
+    for path in backend.paths:
+        traits = backend.traits_for(path)
+        leaks = [region for region, contract in traits.nan_regions.items() if contract == "may-leak"]
+        sentences = {
+            "append": _who_appends(path, traits),
+            "LSE": traits.lse_note,
+            "repeatable": "equal calls give equal bits" if traits.repeatable else "equal calls may differ in bits",
+            "NaN": f"may leak from {', '.join(leaks)}" if leaks else "leaks from no slot that must not be read",
+        }
+        for name, sentence in sentences.items():
+            said.setdefault(name, []).append(f"{path}: {sentence}")
+    return {name: _merged(sentences) for name, sentences in said.items()}
+
+
+def _who_appends(path: AttnPath, traits: Traits) -> str:
+    if path is AttnPath.VARLEN:
+        return "by the tool, before it gathers"
+    return "in place, by the library" if traits.appends else "by the tool, before the call"
+
+
+def _merged(sentences: list[str]) -> str:
+    """One sentence where all paths say the same."""
+    bare = {sentence.partition(": ")[2] for sentence in sentences}
+    return bare.pop() if len(bare) == 1 else "; ".join(sentences)
+
+
+def _abilities(backend: Backend, device: str) -> list[Ability]:
+    from pagedbench.backends.features import FEATURES, claim
+
+    return [
+        Ability(feature.name, path.value, claim(backend, feature, path, device), hint=feature.hint)
+        for feature in FEATURES
+        for path in feature.paths(backend)
+    ]
