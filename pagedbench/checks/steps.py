@@ -6,6 +6,7 @@ Each step works on the memory that the step before left, so that what one step c
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -15,9 +16,11 @@ from pagedbench.checks.accuracy import judge
 from pagedbench.checks.base import CheckContext, CheckResult
 from pagedbench.checks.cache_update import judge_memory
 from pagedbench.layout.batch import BatchLayout, IntArray
+from pagedbench.layout.regions import Region
 from pagedbench.layout.steps import step_layouts
 from pagedbench.tensors.arena import Arena
 from pagedbench.tensors.bits import bits
+from pagedbench.tensors.fill import Fill, FillValue
 from pagedbench.tensors.inputs import LogicalInputs, random_inputs, random_queries
 from pagedbench.tensors.prepare import Prepared
 from pagedbench.words import Verdict
@@ -52,7 +55,7 @@ class Steps:
 
 def _run_step(context: CheckContext, inputs: LogicalInputs, before: Arena | None) -> tuple[CheckResult, Arena]:
     context.__dict__["inputs"] = inputs  # in place of the scenario's own, for the oracle too
-    prepared = context.prepare()
+    prepared = context.prepare(fill=_fill_for_all_steps(context.poison))
     if before is not None:
         _carry_over(before, prepared)
     start = prepared.arena.memory.clone()
@@ -62,6 +65,16 @@ def _run_step(context: CheckContext, inputs: LogicalInputs, before: Arena | None
     if memory.verdict is not Verdict.PASS:
         return memory, prepared.arena
     return judge(context, output, context.layout, context.reference, Steps.name), prepared.arena
+
+
+def _fill_for_all_steps(poison: Fill) -> Fill:
+    """What stands in a block that a later step opens is behind that step's new token: it must be fit to stand there."""
+
+    def values(of_side: Mapping[Region, FillValue]) -> Mapping[Region, FillValue]:
+        as_tail = {Region.UNNEEDED: of_side[Region.TAIL]} if Region.TAIL in of_side else {}
+        return {**of_side, **as_tail}
+
+    return dataclasses.replace(poison, k=values(poison.k), v=values(poison.v))
 
 
 def _carry_over(before: Arena, prepared: Prepared) -> None:

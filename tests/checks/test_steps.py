@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from pagedbench.backends.base import Output
+from pagedbench.backends.base import Output, Traits
 from pagedbench.checks.base import CheckResult
 from pagedbench.checks.steps import Steps
 from pagedbench.errors import ScenarioError
@@ -56,6 +56,20 @@ def test_a_fault_in_a_later_step_names_the_step() -> None:
     result = judged(stray_write)
     assert result.verdict is Verdict.CORRUPTED
     assert result.message.startswith("step 2 of 4: stray write")
+
+
+def test_a_kernel_that_may_leak_from_the_tail_is_not_handed_nan_in_a_block_that_it_opens() -> None:
+    """As flex does: a block is loaded whole, and what stands behind the last key is multiplied by 0."""
+
+    def loads_whole_blocks(call: Call, output: Output) -> None:
+        for sequence, length in enumerate(call.total_seqlens.tolist()):
+            column, used = divmod(length - 1, call.spec.block_size)
+            behind = call.v_cache[call.block_table[sequence, column], used + 1 :]
+            output.out[sequence] += (0 * behind.float()).sum()
+
+    leaky = Plain(loads_whole_blocks, Traits(out=True, nan_regions={"tail.v": "may-leak"}))
+    assert Steps().run(context(scenario(steps=4), leaky, AttnPath.DECODE)).verdict is Verdict.PASS
+    assert judged(loads_whole_blocks).verdict is Verdict.NON_FINITE
 
 
 def test_padding_rows_stay_as_they_are() -> None:
