@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# Test processes share the cores: threads of torch that spin while they wait take the time of the others. Read once, by
+# the OpenMP library that torch loads: nothing may have imported torch before.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
