@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -25,6 +26,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     for item in gpu_items:
         item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported is no garbage: the tool collects garbage after every cell, and need not look there."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
