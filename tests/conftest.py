@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import fcntl
+import gc
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# Test processes share the cores: threads of torch that spin while they wait take the time of the others. Read once, by
+# the OpenMP library that torch loads: nothing may have imported torch before.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,6 +26,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     for item in gpu_items:
         item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported is no garbage: the tool collects garbage after every cell, and need not look there."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -118,7 +118,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
     threads = torch.get_num_threads()
     yield
-    torch.set_default_device("cpu")
+    torch.set_default_device(None)  # "cpu" would leave a hook in the way of every call of torch from here on
     torch.use_deterministic_algorithms(False)
     torch.set_num_threads(threads)
     torch.set_grad_enabled(True)
