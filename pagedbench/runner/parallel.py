@@ -89,6 +89,9 @@ class _Waiting:
         by_both = sorted(cells, key=lambda cell: cell.target.name)  # stable: scenarios keep their order
         for (backend, _), together in groupby(by_both, lambda cell: (cell.target.name, cell.scenario.name)):
             self._cells.setdefault(backend, deque()).append(list(together))
+        # Backends begin at different scenarios: the largest of all at one time would leave no memory for any.
+        for index, scenarios in enumerate(self._cells.values()):
+            scenarios.rotate(-(index * len(scenarios) // len(self._cells)))
 
     def take(self, last: str | None) -> list[Cell]:
         """The next scenario's cells of the backend that the worker was at, else of the one with the fewest workers,

@@ -37,6 +37,10 @@ class RequestLost(UsageError):
     """A question of the parent's own took the worker down: what was to be loaded for it cannot be."""
 
 
+class _EndedBefore(Exception):
+    """A worker that had judged cells before was found ended when the next one was sent to it."""
+
+
 @dataclass(frozen=True)
 class WorkerOptions:
     """How workers run: for which device, how long a stage may take (seconds, without compiling), under which tool of
@@ -68,6 +72,7 @@ class Workers:
         self._memory_limit = options.memory_limit or _memory_share(options.at_a_time)
         self._hello: Message | None = None
         self._environment: dict[str, Any] | None = None
+        self._has_judged = False
         self._process: WorkerProcess | None = self._start()
 
     def __enter__(self) -> Workers:
@@ -133,14 +138,15 @@ class Workers:
         """The record of one cell. `on_stage` is told the name of each stage as it begins."""
         begun = time.monotonic()
         at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        seconds = self._options.seconds_for(compile_seconds)
         worker = self._live()
-        progress = _Progress(on_stage)
         try:
-            seconds = self._options.seconds_for(compile_seconds)
-            worker.send({**job.to_message(), "seconds": seconds})
-            record, spent = progress.follow(worker, seconds)
-        except WorkerGone as gone:
-            record, spent = progress.verdict_so_far(gone) or progress.lost(job, gone), True
+            record, spent = self._judged_by(worker, job, seconds, on_stage)
+        except _EndedBefore as ended:
+            self._discard()
+            worker = self._live()
+            record, spent = self._judged_by(worker, job, seconds, on_stage)
+            record.warnings.append(f"judged by a new worker: {ended}, between the cell before and this one")
         record.stderr = worker.output()
         if self._options.sanitizer:
             fold_findings(record, worker.output(SANITIZER_OUTPUT), self._options.sanitizer)
@@ -149,6 +155,20 @@ class Workers:
         record.time = at
         record.durations["total"] = round(time.monotonic() - begun, 4)
         return record
+
+    def _judged_by(
+        self, worker: WorkerProcess, job: Job, seconds: float, on_stage: Callable[[str], None]
+    ) -> tuple[CellRecord, bool]:
+        """The record, and whether the worker is spent. Raises `_EndedBefore` where that was no doing of the cell."""
+        progress = _Progress(on_stage)
+        reused, self._has_judged = self._has_judged, True
+        try:
+            worker.send({**job.to_message(), "seconds": seconds})
+            return progress.follow(worker, seconds)
+        except WorkerGone as gone:
+            if reused and not progress.begun and not gone.timed_out:
+                raise _EndedBefore(gone.reason) from None
+            return progress.verdict_so_far(gone) or progress.lost(job, gone), True
 
     def ask(self, message: Message, seconds_a_stage: float, on_stage: Callable[[str], None]) -> Message:
         """The reply to a request of several stages that judges no cell. Raises `WorkerGone` when none came."""
@@ -171,6 +191,7 @@ class Workers:
             self._process.tell_to_end()
 
     def _start(self) -> WorkerProcess:
+        self._has_judged = False
         others = self._options.at_a_time
         threads = max((os.cpu_count() or 1) // others, 1) if others > 1 else None
         return WorkerProcess(self._options.device, self._wrapper, self._memory_limit, threads)
@@ -213,14 +234,22 @@ def _memory_share(at_a_time: int) -> int:
     return min(free, max(free // at_a_time, ROOM_FOR_A_CELL))
 
 
+_BEFORE = "its start"
+
+
 class _Progress:
     """What has been heard of a cell so far: enough for its record when the worker does not come back."""
 
     def __init__(self, on_stage: Callable[[str], None]) -> None:
         self._on_stage = on_stage
-        self._stage = "its start"
+        self._stage = _BEFORE
         self._checks: list[CheckDict] = []
         self._verdict: CellRecord | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether the worker said anything of the cell."""
+        return self._stage != _BEFORE
 
     def follow(self, worker: WorkerProcess, seconds_a_stage: float) -> tuple[CellRecord, bool]:
         """Listen until the cell is done: its record, and whether the worker is spent. Raises `WorkerGone`."""

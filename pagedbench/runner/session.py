@@ -33,6 +33,9 @@ NOT_DIAGNOSED = (
     f"not diagnosed: {DIAGNOSED_A_BACKEND} failures of the backend were before; check it alone, and it is diagnosed"
 )
 
+FEWER = 4
+"""So many times fewer workers judge again what found too little memory beside all of them."""
+
 ECHO_SECONDS = 10.0
 """For so long after a SIGTERM another one is the same wish, said again."""
 
@@ -117,17 +120,18 @@ class _Judging:
     def together(self, cells: Sequence[Cell], workers: Sequence[Workers]) -> None:
         """Judge the cells by several workers at a time; the watcher is told of what is done alone.
 
-        A cell that found too little memory is judged again when all others are done: they may have had it.
+        A cell that found too little memory is judged again when all others are done, which may have had it: by fewer
+        workers, and by one in the end.
         """
-        short = []
-        with closing(side_by_side(cells, workers, self._ask_in_silence)) as made:
-            for cell, record in made:
-                if wants_memory(record):
-                    short.append(cell)
-                else:
-                    self._conclude(cell, record)
-        for cell in short:
-            self._conclude(cell, self._ask_in_silence(workers[0], cell))
+        while cells:
+            short = []
+            with closing(side_by_side(cells, workers, self._ask_in_silence)) as made:
+                for cell, record in made:
+                    if len(workers) > 1 and wants_memory(record):
+                        short.append(cell)
+                    else:
+                        self._conclude(cell, record)
+            cells, workers = short, workers[: max(len(workers) // FEWER, 1)]
 
     def _ask_in_silence(self, workers: Workers, cell: Cell) -> CellRecord:
         return self._ask(workers, cell, lambda stage: None)

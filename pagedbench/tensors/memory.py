@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from pagedbench.layout.batch import BatchLayout
@@ -19,6 +20,10 @@ from pagedbench.words import AttnPath
 
 ORACLE_WORKSPACE = {"cpu": 512 << 20, "cuda": 4 << 30}
 """The most that the oracle takes beside its inputs, whatever the lengths."""
+
+ORACLE_LEAST = 256 << 20
+_PADDED = 2  # times its size that a sequence may be padded to beside longer ones
+_SCORE_TENSORS = 4  # scores, weights and what masks and softcap make of them
 
 BACKEND_WORKSPACE = {"cpu": 256 << 20, "cuda": 1 << 30}
 """An allowance for what a library allocates beside its output."""
@@ -58,10 +63,19 @@ def estimate_bytes(scenario: Scenario, layout: BatchLayout, path: AttnPath, devi
             "gathered keys": kv_bytes if path is AttnPath.VARLEN else 0,
             "outputs": 8 * out_elements * torch_dtype(attention.dtype).itemsize,
             "reference": 2 * out_elements * 8,
-            "oracle workspace": ORACLE_WORKSPACE.get(kind, ORACLE_WORKSPACE["cpu"]),
+            "oracle workspace": _oracle_workspace(scenario, layout, kv_row, kind),
             "backend workspace": BACKEND_WORKSPACE.get(kind, BACKEND_WORKSPACE["cpu"]),
         }
     )
+
+
+def _oracle_workspace(scenario: Scenario, layout: BatchLayout, kv_row: int, kind: str) -> int:
+    """K, V and scores in fp64, of sequences padded to twice their size; bounded for large batches."""
+    pairs = int((layout.query_lens.astype(np.int64) * layout.total_seqlens).sum())
+    keys = _PADDED * 8 * layout.total_k * kv_row
+    scores = _PADDED**2 * _SCORE_TENSORS * 8 * pairs * scenario.attention.num_heads
+    most = ORACLE_WORKSPACE.get(kind, ORACLE_WORKSPACE["cpu"])
+    return min(most, ORACLE_LEAST + 2 * keys + scores)
 
 
 def available_bytes(device: torch.device | str) -> int:

@@ -90,6 +90,12 @@ def test_paths_of_a_scenario_stay_with_one_worker() -> None:
         assert scenarios[::2] == scenarios[1::2]
 
 
+def test_backends_do_not_all_come_to_the_largest_scenarios_at_one_time() -> None:
+    made = run(cells("a", "b", "c"), [FakeWorker()], lambda worker, cell: judged(cell))
+    seeds = {name: [cell.scenario.inputs.seed for cell, _ in made if cell.target.name == name] for name in "abc"}
+    assert seeds == {"a": [1, 2, 3, 4, 5, 6], "b": [3, 4, 5, 6, 1, 2], "c": [5, 6, 1, 2, 3, 4]}
+
+
 def test_what_compiles_longest_is_begun_first() -> None:
     quick, slow = cells("quick"), cells("slow")[:2]
     slow = [replace(cell, target=replace(cell.target, compile_seconds=9.0)) for cell in slow]

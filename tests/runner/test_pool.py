@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -147,3 +149,15 @@ def test_a_compiler_beside_others_gets_more_time_and_a_kernel_does_not() -> None
     alone, crowded = WorkerOptions("cpu", timeout=10), WorkerOptions("cpu", timeout=10, at_a_time=8)
     assert (alone.seconds_for(0), crowded.seconds_for(0)) == (10, 10)
     assert (alone.seconds_for(100), crowded.seconds_for(100)) == (110, 310)
+
+
+def test_a_worker_that_ends_between_two_cells_costs_neither(workers: Workers) -> None:
+    assert judge(workers, "torch").verdict is Verdict.PASS
+    assert workers._process is not None
+    os.kill(workers._process.pid, signal.SIGKILL)
+    record = judge(workers, "torch")
+    assert record.verdict is Verdict.PASS
+    (warning,) = [warning for warning in record.warnings if "a new worker" in warning]
+    assert warning == (
+        "judged by a new worker: killed (SIGKILL), most likely for want of memory, between the cell before and this one"
+    )

@@ -155,3 +155,26 @@ def test_a_cell_that_found_too_little_memory_beside_others_is_judged_again_behin
     assert [record.verdict for record in result.records] == [Verdict.PASS] * 4
     assert [record.scenario for record in result.records] == [scenario.name for scenario in scenarios]
     assert (len(at_work), at_work[-1]) == (5, "small[inputs.seed=2]")
+
+
+def test_what_is_short_of_memory_beside_many_is_judged_by_fewer_and_by_one_in_the_end() -> None:
+    asked: list[tuple[int, str]] = []
+
+    class AlwaysShort(Crowded):
+        def judge(self, job: Job, compile_seconds: float, on_stage: Callable[[str], None]) -> CellRecord:
+            asked.append((id(self), job.scenario.name))
+            message = "needs 9.0 GiB of memory, 1.0 GiB are free"
+            return CellRecord(job.scenario.name, job.backend, job.path, job.device, Verdict.SKIPPED, message)
+
+    scenarios = loads(
+        "name: large\nbatch: {query_lens: [1], cached_lens: [5]}\ncache: {block_size: 4}\n"
+        "attention: {num_heads: 4, num_kv_heads: 2, head_dim: 16}\nmatrix: {inputs.seed: [1, 2, 3]}\n"
+    )
+    cells = plan(scenarios, [ResolvedTarget("a", ("decode",), available=True)])
+    workers = [AlwaysShort([]) for _ in range(8)]
+    result = run_cells(cells, workers, JudgeOptions("check", "quick", "cpu"), Silent())  # type: ignore[arg-type]
+    assert [record.message for record in result.records] == ["needs 9.0 GiB of memory, 1.0 GiB are free"] * 3
+    rounds = [{worker for worker, _ in asked[start : start + 3]} for start in (0, 3, 6)]
+    assert len(asked) == 9
+    assert rounds[1] <= {id(worker) for worker in workers[:2]}
+    assert rounds[2] == {id(workers[0])}
