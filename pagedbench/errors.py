@@ -30,6 +30,13 @@ class CannotWrite(UsageError):
         super().__init__(f"cannot write {file}: {reason}", "name a file where you may write, with room left")
 
 
+class RecordsLost(PagedbenchError):
+    """A run's records cannot be written any more: it ends (exit 5), since what is not kept was not judged."""
+
+    def __init__(self, file: object, reason: str | None) -> None:
+        super().__init__(f"cannot write {file}: {reason}", "make room; --resume goes on from what is in it")
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing wrong with a scenario.

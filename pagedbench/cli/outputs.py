@@ -15,7 +15,7 @@ from pagedbench.report.csvfile import csv_table
 from pagedbench.report.footprint_drawing import write_picture
 from pagedbench.report.plots import plot_cells, require_matplotlib, require_picture_form
 from pagedbench.results.record import CellRecord
-from pagedbench.results.store import write_text
+from pagedbench.results.store import is_stream, write_text
 
 # Form -> module of `report/`, its function from records, and from what they leave unmet, to text.
 _FORMS = {
@@ -52,7 +52,7 @@ class OutputFiles:
             require_picture_form(self.plot)
         refuse_shared({form: getattr(self, form) for form in ("json", "csv", *_FORMS)}, sources)
         for file in (self.json, self.csv, self.plot, *(getattr(self, form) for form in _FORMS)):
-            if file is None:
+            if file is None or is_stream(file):
                 continue
             try:
                 file.parent.mkdir(parents=True, exist_ok=True)

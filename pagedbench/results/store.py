@@ -3,10 +3,14 @@
 A run writes to `FILE.partial` and gives it the name `FILE` when it ends, also when it is interrupted: a file with the
 right name is never half a run by accident, and what it replaces stays whole until then. Each line is one `write` and
 one `fsync`, so that `kill -9` loses at most the cell in flight; a torn last line is dropped on reading.
+
+What is no regular file (a pipe, a device, the program's own output) is written into: a rename would put a file in its
+place, as root even in that of `/dev/stdout`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import tempfile
@@ -15,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
-from pagedbench.errors import CannotWrite, UsageError
+from pagedbench.errors import CannotWrite, RecordsLost, UsageError
 from pagedbench.results.record import CellRecord
 
 _GZIP = b"\x1f\x8b"
@@ -68,14 +72,38 @@ def _parse(file: Path, text: str) -> Iterator[CellRecord]:
 def read_unfinished(file: Path) -> list[CellRecord]:
     """What an earlier, perhaps killed, run left: the records of `FILE.partial` if it exists, else those of `FILE`."""
     for candidate in (partial_path(file), file):
-        if candidate.exists():
+        if candidate.is_file():
             return read_records(candidate)
     return []
+
+
+def is_stream(file: Path) -> bool:
+    """Whether `file` is there, and no file that another may take the place of."""
+    return file.exists() and (not file.is_file() or _own_output(file) is not None)
+
+
+def _own_output(file: Path) -> int | None:
+    """The descriptor of this program's own output where that goes to `file`; None: it does not."""
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), file.stat()):
+                return descriptor
+    return None
+
+
+def _open_stream(file: Path) -> int:
+    """A descriptor to write to. That of the program's own output shares its place: what follows comes after it."""
+    own = _own_output(file)
+    return os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC) if own is None else os.dup(own)
 
 
 def write_text(file: Path, text: str) -> None:
     """Write a whole file so that nobody ever sees half of it: a temporary file beside it, then a rename."""
     try:
+        if is_stream(file):
+            with os.fdopen(_open_stream(file), "w", encoding="utf-8") as stream:
+                stream.write(text)
+            return
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
         try:
@@ -109,21 +137,50 @@ class RecordStore:
         self.file = file
         self._kept = tuple(kept)
         self._fd = -1
+        self._streams = False
 
     def __enter__(self) -> RecordStore:
-        write_text(partial_path(self.file), "".join(record.to_json() + "\n" for record in self._kept))
-        self._fd = os.open(partial_path(self.file), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        if not is_stream(self.file):
+            _require_room(self.file)
         return self
 
     def append(self, record: CellRecord) -> None:
-        """Add one record; when this returns it is on the disk."""
-        data = (record.to_json() + "\n").encode()
-        while data:
-            data = data[os.write(self._fd, data) :]
-        os.fsync(self._fd)
+        """Add one record; when this returns it is on the disk. Raises `RecordsLost` where it cannot be written."""
+        try:
+            self._begin()
+            data = (record.to_json() + "\n").encode()
+            while data:
+                data = data[os.write(self._fd, data) :]
+            if not self._streams:
+                os.fsync(self._fd)
+        except OSError as error:
+            raise RecordsLost(self.file, error.strerror) from error
+
+    def _begin(self) -> None:
+        """Open what is written to: with the first record, so that a run that has none leaves an earlier one's alone."""
+        if self._fd >= 0:
+            return
+        self._streams = is_stream(self.file)
+        written = self.file if self._streams else partial_path(self.file)
+        write_text(written, "".join(record.to_json() + "\n" for record in self._kept))
+        self._fd = _open_stream(written)
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._fd)
-        os.replace(partial_path(self.file), self.file)
+        if kind is None:
+            self._begin()
+        if self._fd >= 0:
+            os.close(self._fd)
+            if not self._streams:
+                os.replace(partial_path(self.file), self.file)
+
+
+def _require_room(file: Path) -> None:
+    """Raises `CannotWrite` where no file can be made beside `file`: before a run, not after its first cell."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=file.parent):
+            pass
+    except OSError as error:
+        raise CannotWrite(file, error.strerror) from error

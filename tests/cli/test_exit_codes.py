@@ -47,6 +47,14 @@ def test_2_an_unknown_backend_with_the_nearest_name(command: Command) -> None:
     assert "hint: did you mean torch?" in ended.err
 
 
+@pytest.mark.parametrize("wrong", [("no-such-scenario",), ("--backend", "torhc", "right.yaml")])
+def test_2_leaves_earlier_records_as_they_were(command: Command, wrong: tuple[str, ...]) -> None:
+    command("check", "--json", "records.jsonl", scenarios=["right"])
+    before = Path("records.jsonl").read_text()
+    assert command("check", "--json", "records.jsonl", *wrong).code == 2
+    assert Path("records.jsonl").read_text() == before
+
+
 def test_2_one_invalid_scenario_and_nothing_runs(command: Command, tmp_path: Path) -> None:
     bad = SCENARIO.format(name="bad").replace("cached_lens: [5]", "cached_lens: [5, 6]")
     (tmp_path / "bad.yaml").write_text(bad)

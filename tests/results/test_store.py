@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pagedbench.errors import UsageError
+from pagedbench.errors import RecordsLost, UsageError
 from pagedbench.results.record import CellRecord
 from pagedbench.results.store import RecordStore, partial_path, read_records, read_unfinished, write_text
 from pagedbench.words import Verdict
@@ -105,6 +107,61 @@ def test_kill_9_loses_nothing_that_was_appended_and_the_old_file_stays(tmp_path:
     assert done.returncode == -signal.SIGKILL
     assert names(read_records(file)) == ["old"]
     assert names(read_unfinished(file)) == ["a"]
+
+
+@pytest.mark.parametrize("kept", [(), ("a",)])
+def test_a_run_that_fails_before_its_first_record_leaves_earlier_ones(kept: tuple[str, ...], tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    file.write_text(record("old").to_json() + "\n")
+    partial_path(file).write_text(record("a").to_json() + "\n")
+    with pytest.raises(UsageError, match="no such scenario"), RecordStore(file, [record(name) for name in kept]):
+        raise UsageError("no such scenario")
+    assert (names(read_records(file)), names(read_unfinished(file))) == (["old"], ["a"])
+
+
+def test_a_run_without_records_leaves_an_empty_file(tmp_path: Path) -> None:
+    with RecordStore(tmp_path / "records.jsonl"):
+        pass
+    assert read_records(tmp_path / "records.jsonl") == []
+
+
+def test_what_is_no_file_is_written_into_and_not_replaced(tmp_path: Path) -> None:
+    """As root a rename would put a file in the place of /dev/stdout, for every program on the machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with RecordStore(pipe) as store:
+            store.append(record("a"))
+        write_text(pipe, "report")
+        told = os.read(reader, 1 << 16).decode()
+    finally:
+        os.close(reader)
+    assert told == record("a").to_json() + "\nreport"
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_the_output_of_the_program_itself_is_added_to_where_it_goes_to_a_file(tmp_path: Path) -> None:
+    script = "import pathlib, sys; from pagedbench.results.store import write_text\n"
+    script += "print('table', flush=True); write_text(pathlib.Path(sys.argv[1]), 'report\\n'); print('end')"
+    file = tmp_path / "out.txt"
+    with file.open("w") as stream:
+        subprocess.run([sys.executable, "-c", script, str(file)], stdout=stream, check=True)
+    assert file.read_text() == "table\nreport\nend\n"
+
+
+def test_a_disk_that_fills_up_ends_the_run_and_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*anything: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = tmp_path / "records.jsonl"
+    with RecordStore(file) as store:
+        store.append(record("a"))
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(RecordsLost, match=r"records\.jsonl: No space left"):
+            store.append(record("b"))
+    assert names(read_records(file)) == ["a"]
 
 
 def test_resuming_puts_the_kept_records_first(tmp_path: Path) -> None:
