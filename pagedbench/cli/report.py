@@ -41,14 +41,17 @@ def command(
     no part of a record: say them again, and the reports show what they leave unmet.
     """
     from pagedbench.cli.judging import Gate
-    from pagedbench.cli.outputs import OutputFiles
+    from pagedbench.cli.outputs import OutputFiles, refuse_shared
     from pagedbench.report.table import make_console, render
     from pagedbench.results.store import read_records
 
-    found = [record for file in _files(records) for record in read_records(file)]
+    sources = _files(records)
+    files = OutputFiles(csv=csv, markdown=markdown, junit=junit, html=html, sarif=sarif, github=github, plot=plot)
+    files.prepare([str(source) for source in sources])
+    refuse_shared({"parquet": parquet}, [str(source) for source in sources])
+    found = [record for source in sources for record in read_records(source)]
     make_console().print(render(found))
     unmet = Gate(require or (), strict).unmet(found, None)
-    files = OutputFiles(csv=csv, markdown=markdown, junit=junit, html=html, sarif=sarif, github=github, plot=plot)
     files.write(found, unmet)
     if parquet is not None:
         from pagedbench.report.parquet import write_parquet

@@ -14,6 +14,7 @@ from typing import Any
 
 from pagedbench.errors import CannotWrite, UsageError
 from pagedbench.results.record import CellRecord
+from pagedbench.results.store import umask
 
 SAMPLES = "kernel_samples_ns"
 
@@ -33,6 +34,7 @@ def write_parquet(records: Sequence[CellRecord], file: Path) -> None:
         os.close(handle)
         try:
             frame.to_parquet(name, index=False)
+            os.chmod(name, 0o666 & ~umask())  # a temporary file is its owner's alone
             os.replace(name, file)
         except BaseException:
             os.unlink(name)

@@ -111,7 +111,7 @@ def write_text(file: Path, text: str) -> None:
                 stream.write(text)
                 stream.flush()
                 os.fsync(stream.fileno())
-            os.chmod(name, 0o666 & ~_umask())
+            os.chmod(name, 0o666 & ~umask())
             os.replace(name, file)
         except BaseException:
             os.unlink(name)
@@ -120,7 +120,7 @@ def write_text(file: Path, text: str) -> None:
         raise CannotWrite(file, error.strerror) from error
 
 
-def _umask() -> int:
+def umask() -> int:
     """The process's umask; reading it needs setting it."""
     mask = os.umask(0)
     os.umask(mask)

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pagedbench.cli.app import app
+from pagedbench.errors import UsageError
 from tests.report.records import crashed, passed, skipped, timed, wrong
 
 REPORT_WITHOUT_TORCH = """
@@ -52,6 +53,15 @@ def test_requirements_said_again_show_in_the_reports(records: Path, tmp_path: Pa
     assert "fa9 is required, but no cell was run with it" in page.read_text()
 
 
+@pytest.mark.parametrize("form", ["csv", "html", "parquet"])
+def test_no_report_takes_the_place_of_the_records_it_is_made_from(records: Path, form: str) -> None:
+    before = records.read_text()
+    result = CliRunner().invoke(app, ["report", str(records.parent), f"--{form}", str(records)])
+    assert isinstance(result.exception, UsageError)
+    assert f"--{form} would overwrite" in result.exception.message
+    assert records.read_text() == before
+
+
 def test_reads_several_files_and_folders_of_them(records: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["report", str(records), str(tmp_path)])
     assert "10 cells" in result.stdout
@@ -80,6 +90,7 @@ def test_parquet_reads_back_with_its_samples(records: Path, tmp_path: Path) -> N
     pytest.importorskip("pyarrow")
     file = tmp_path / "run.parquet"
     assert CliRunner().invoke(app, ["report", str(records), "--parquet", str(file)]).exit_code == 0
+    assert file.stat().st_mode == records.stat().st_mode  # who may read the one may read the other
     frame = pandas.read_parquet(file)
     assert list(frame["verdict"]) == ["PASS", "MISMATCH", "CRASHED", "SKIPPED", "PASS"]
     assert len(frame["kernel_samples_ns"][4]) == 11
