@@ -29,7 +29,8 @@ _FAILURES_SHOWN = 10
 _FINDINGS_SHOWN = 3
 _LONG_NAME = 26
 _HANG = "    "
-_STACK = re.compile(r'Fatal Python error|Thread 0x|  File "|Extension modules:')
+_STACK = re.compile(r'Fatal Python error|Timeout \(\d|Thread 0x|  File "|Extension modules:')
+_THREAD = re.compile(r"^(Current thread|Thread) 0x", re.M)
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.M)
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
@@ -146,16 +147,26 @@ def last_words(record: CellRecord) -> Iterator[str]:
     """What a lost worker said last of its own, and the place in the user's code where it stood."""
     if record.verdict not in (Verdict.CRASHED, Verdict.TIMED_OUT):
         return
-    said, stack, frames = record.stderr.partition("Current thread ")
+    said, frames = _before_and_in_the_stack(record.stderr)
     own = [line for line in said.splitlines() if line.strip() and not _STACK.match(line)]
     if own:
         yield f"stderr: {own[-1]}"
-    for file, line, function in _FRAME.findall(frames) if stack else ():
+    for file, line, function in _FRAME.findall(frames):
         if file.startswith("pagedbench/"):  # from here on inwards it was the user's
             return
         if not file.startswith("<"):
             yield f"at {file}, line {line}, in {function}"
             return
+
+
+def _before_and_in_the_stack(stderr: str) -> tuple[str, str]:
+    """What stands before the stack of the thread that matters, and its frames: of the one that crashed, or of the main
+    one, which comes last where the worker was asked what keeps it."""
+    threads = list(_THREAD.finditer(stderr))
+    if not threads:
+        return stderr, ""
+    it = next((thread for thread in threads if thread[1] == "Current thread"), threads[-1])
+    return stderr[: it.start()], stderr[it.end() :]
 
 
 def _check_lines(check: CheckDict, one_a_sequence: bool) -> Iterator[str]:

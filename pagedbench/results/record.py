@@ -145,8 +145,10 @@ class CellRecord:
         return [c for c in self.checks if c["verdict"] not in (Verdict.PASS.value, Verdict.SKIPPED.value)]
 
     def to_json(self) -> str:
-        """One line of strict JSON."""
-        return json.dumps(_strict({**asdict(self), "verdict": self.verdict.value}), ensure_ascii=False, allow_nan=False)
+        """One line of strict JSON, which UTF-8 can hold: half a character, as in the name of a file, becomes `?`."""
+        data = _strict({**asdict(self), "verdict": self.verdict.value})
+        line = json.dumps(data, ensure_ascii=False, allow_nan=False)
+        return line.encode(errors="replace").decode()
 
     @classmethod
     def from_json(cls, line: str) -> CellRecord:

@@ -101,13 +101,13 @@ def write_text(file: Path, text: str) -> None:
     """Write a whole file so that nobody ever sees half of it: a temporary file beside it, then a rename."""
     try:
         if is_stream(file):
-            with os.fdopen(_open_stream(file), "w", encoding="utf-8") as stream:
+            with os.fdopen(_open_stream(file), "w", encoding="utf-8", errors="replace") as stream:
                 stream.write(text)
             return
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
                 stream.write(text)
                 stream.flush()
                 os.fsync(stream.fileno())

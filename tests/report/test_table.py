@@ -123,6 +123,14 @@ def test_a_lost_worker_is_shown_with_its_last_words_and_the_place_in_the_users_c
     assert "it ended, in the check accuracy\n  stderr: block 9\n  at kernels.py, line 40, in gather\n" in text
 
 
+def test_a_kernel_that_hangs_is_shown_with_the_place_where_it_does() -> None:
+    """The stacks that a worker prints shortly before its time is over: the main thread's comes last."""
+    stacks = STACK.replace("Fatal Python error: Segmentation fault", "Timeout (0:00:04.000885)!")
+    stacks = stacks.replace("Current thread", "Thread")
+    text = shown([record(Verdict.TIMED_OUT, message="no answer within 5 s", stderr=stacks)])
+    assert "no answer within 5 s\n  at kernels.py, line 40, in gather\n" in text
+
+
 def test_a_stack_without_the_users_code_names_no_place() -> None:
     ours = 'Current thread 0x00007f15df (most recent call first):\n  File "pagedbench/a.py", line 1 in f\n'
     text = shown([record(Verdict.TIMED_OUT, stderr=f'{ours}  File "kernels.py", line 2 in g')])

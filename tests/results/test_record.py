@@ -50,6 +50,11 @@ def test_the_line_is_strict_json_even_with_infinite_metrics() -> None:
     json.loads(make_record().to_json(), parse_constant=refuse)
 
 
+def test_half_a_character_does_not_cost_the_run() -> None:
+    line = make_record(message="a file named k\udcff.py").to_json()
+    assert CellRecord.from_json(line.encode().decode()).message == "a file named k?.py"
+
+
 def test_the_first_level_is_a_table_for_pandas(tmp_path: Path) -> None:
     file = tmp_path / "records.jsonl"
     file.write_text(make_record().to_json() + "\n" + make_record(path="varlen", verdict=Verdict.PASS).to_json() + "\n")

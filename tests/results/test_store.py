@@ -184,6 +184,11 @@ def test_write_text_replaces_at_once_and_explains_what_cannot_be_written(tmp_pat
     assert refused.value.hint == "name a file where you may write, with room left"
 
 
+def test_write_text_writes_what_no_encoding_holds(tmp_path: Path) -> None:
+    write_text(tmp_path / "report.md", "half \ud800")
+    assert (tmp_path / "report.md").read_text() == "half ?"
+
+
 def test_a_file_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         read_records(tmp_path / "absent.jsonl")
