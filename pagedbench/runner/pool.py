@@ -38,7 +38,7 @@ class RequestLost(UsageError):
 
 
 class _EndedBefore(Exception):
-    """A worker that had judged cells before was found ended when the next one was sent to it."""
+    """A worker that waited for a cell was found ended when one was sent to it."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ class Workers:
         except _EndedBefore as ended:
             self._discard()
             worker = self._live()
-            record, spent = self._judged_by(worker, job, seconds, on_stage)
-            record.warnings.append(f"judged by a new worker: {ended}, between the cell before and this one")
+            record, spent = self._judged_by(worker, job, seconds, on_stage, again=True)
+            record.warnings.append(f"judged by a new worker: {ended}")
         record.stderr = worker.output()
         if self._options.sanitizer:
             fold_findings(record, worker.output(SANITIZER_OUTPUT), self._options.sanitizer)
@@ -157,17 +157,26 @@ class Workers:
         return record
 
     def _judged_by(
-        self, worker: WorkerProcess, job: Job, seconds: float, on_stage: Callable[[str], None]
+        self,
+        worker: WorkerProcess,
+        job: Job,
+        seconds: float,
+        on_stage: Callable[[str], None],
+        *,
+        again: bool = False,
     ) -> tuple[CellRecord, bool]:
-        """The record, and whether the worker is spent. Raises `_EndedBefore` where that was no doing of the cell."""
+        """The record, and whether the worker is spent. Raises `_EndedBefore` where its end was no doing of the cell,
+        unless this is `again`: what ends two workers before they say a word is the cell.
+        """
         progress = _Progress(on_stage)
-        reused, self._has_judged = self._has_judged, True
+        when = "between the cell before and this one" if self._has_judged else "before its first cell"
+        self._has_judged = True
         try:
             worker.send({**job.to_message(), "seconds": seconds})
             return progress.follow(worker, seconds)
         except WorkerGone as gone:
-            if reused and not progress.begun and not gone.timed_out:
-                raise _EndedBefore(gone.reason) from None
+            if not again and not progress.begun and not gone.timed_out:
+                raise _EndedBefore(f"{gone.reason}, {when}") from None
             return progress.verdict_so_far(gone) or progress.lost(job, gone), True
 
     def ask(self, message: Message, seconds_a_stage: float, on_stage: Callable[[str], None]) -> Message:
@@ -198,11 +207,8 @@ class Workers:
 
     def _live(self) -> WorkerProcess:
         """A worker that is ready for a request."""
-        if self._process is None:
-            self._process = self._start()
-            self._await_hello(self._process)
-        elif self._hello is None:
-            self._await_hello(self._process)
+        if self._process is None or self._hello is None:
+            return self._started(self._process or self._start())
         return self._process
 
     def _ready(self) -> Message:
@@ -211,16 +217,22 @@ class Workers:
         assert self._hello is not None
         return self._hello
 
-    def _await_hello(self, worker: WorkerProcess) -> None:
+    def _started(self, worker: WorkerProcess, *, again: bool = False) -> WorkerProcess:
+        """The worker, once it has said that it is ready; another where it was ended before, by whomever: that costs no
+        cell, and not the run. Raises `WorkerError` if that one ends as well, or if one does not answer."""
+        self._process = worker
         try:
             reply = worker.receive(START_SECONDS)
         except WorkerGone as gone:
             said = worker.output()
             self._discard()
+            if not again and not gone.timed_out:
+                return self._started(self._start(), again=True)
             raise WorkerError(f"the worker process does not start: {gone.reason}\n{said}".rstrip()) from None
         if reply["event"] == "refused":
             raise UsageError(reply["message"], reply["hint"])
         self._hello = reply
+        return worker
 
     def _discard(self) -> None:
         if self._process is not None:

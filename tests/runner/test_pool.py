@@ -14,7 +14,7 @@ import pytest
 
 from pagedbench.errors import UsageError
 from pagedbench.results.record import CellRecord
-from pagedbench.runner.pool import WorkerOptions, Workers
+from pagedbench.runner.pool import WorkerError, WorkerOptions, Workers
 from pagedbench.runner.protocol import Job
 from pagedbench.scenario.loader import loads
 from pagedbench.words import Verdict
@@ -161,3 +161,27 @@ def test_a_worker_that_ends_between_two_cells_costs_neither(workers: Workers) ->
     assert warning == (
         "judged by a new worker: killed (SIGKILL), most likely for want of memory, between the cell before and this one"
     )
+
+
+def test_a_worker_that_ends_before_its_first_cell_costs_no_cell() -> None:
+    with Workers(WorkerOptions("cpu", timeout=30)) as workers:
+        workers.wait()
+        assert workers._process is not None
+        os.kill(workers._process.pid, signal.SIGKILL)
+        record = judge(workers, "torch")
+    assert record.verdict is Verdict.PASS
+    (warning,) = [warning for warning in record.warnings if "a new worker" in warning]
+    assert warning.endswith("killed (SIGKILL), most likely for want of memory, before its first cell")
+
+
+def test_a_worker_that_ends_while_it_starts_is_started_again_once() -> None:
+    with Workers(WorkerOptions("cpu", timeout=30)) as workers:
+        workers.kill()
+        assert workers.device == "cpu"
+
+
+def test_workers_that_never_start_are_told_with_what_they_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    said = r"does not start: .* exited with status 1\n.*PYTHONHOME"
+    with Workers(WorkerOptions("cpu")) as workers, pytest.raises(WorkerError, match=rf"(?s){said}"):
+        workers.wait()
