@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypedDict
@@ -152,15 +153,27 @@ class CellRecord:
 
     @classmethod
     def from_json(cls, line: str) -> CellRecord:
-        """A record from its line; unknown keys are dropped. Raises `UsageError` for no record, or a newer schema."""
+        """A record from its line; unknown keys are dropped. Raises `UsageError` for no record, one that is damaged, or
+        that has a newer schema.
+        """
         try:
             data = json.loads(line)
         except ValueError as error:
             raise UsageError(f"not a record: {line[:60]!r}", "records are JSON Lines, one cell a line") from error
         if not isinstance(data, dict) or not data.keys() >= REQUIRED:
             raise UsageError(f"not a record of pagedbench: {line[:60]!r}", "give a file made by --json, run or check")
-        if data["schema"] > SCHEMA:
+        if isinstance(data["schema"], int) and data["schema"] > SCHEMA:
             raise UsageError(f"the record has schema {data['schema']}, newest known is {SCHEMA}", "update pagedbench")
+        for f in fields(cls):
+            if f.name in data and not _fits(data[f.name], str(f.type)):
+                raise UsageError(f"a damaged record: {f.name} is {repr(data[f.name])[:60]}", _DAMAGED)
+        try:
+            return cls._from_data(data)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UsageError(f"a damaged record: {repr(error)[:60]}", _DAMAGED) from error
+
+    @classmethod
+    def _from_data(cls, data: Mapping[str, Any]) -> CellRecord:
         known = {f.name for f in fields(cls)}
         record = cls(**{k: v for k, v in data.items() if k in known})
         record.verdict = Verdict(data["verdict"])
@@ -170,6 +183,23 @@ class CellRecord:
         for check in record.checks:
             check["metrics"] = {name: float(value) for name, value in check["metrics"].items()}
         return record
+
+
+_DAMAGED = "take the line out of the file, or make the records again"
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    "str": str,
+    "Verdict": str,
+    "int": int,
+    "float": (int, float, str),  # a non-finite number is spelled out
+    "list": list,
+}
+
+
+def _fits(value: Any, annotation: str) -> bool:
+    """Whether a value out of a line can be what its field holds: reports do not look again."""
+    if value is None:
+        return annotation.endswith("None")
+    return isinstance(value, _KINDS.get(re.split(r"\W", annotation)[0], dict))
 
 
 def _strict(value: Any) -> Any:

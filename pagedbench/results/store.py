@@ -47,11 +47,12 @@ def read_records(file: Path) -> list[CellRecord]:
 def read_text(file: Path) -> str:
     """What a file of records holds, unpacked. Raises `UsageError`, which names what a killed run left under that name.
 
-    What is packed is told by its first bytes: `--json NAME.gz` writes plain lines, since a run appends.
+    What is packed is told by its first bytes: `--json NAME.gz` writes plain lines, since a run appends. Other programs
+    put a byte order mark in front of lines that they copy.
     """
     try:
         data = file.read_bytes()
-        return (gzip.decompress(data) if data.startswith(_GZIP) else data).decode("utf-8", errors="replace")
+        return (gzip.decompress(data) if data.startswith(_GZIP) else data).decode("utf-8-sig", errors="replace")
     except (OSError, EOFError, zlib.error) as error:
         left = partial_path(file)
         hint = f"an interrupted run left {left}: read that, or go on from it with --resume" if left.exists() else ""

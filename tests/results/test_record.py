@@ -79,6 +79,28 @@ def test_what_is_no_record_is_refused_with_a_hint(line: str) -> None:
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"schema": "1"},
+        {"verdict": "GREAT"},
+        {"scenario": 5},
+        {"checks": None},
+        {"checks": ["accuracy"]},
+        {"checks": [{"metrics": {"worst_ratio": "much"}}]},
+        {"environment": None},
+        {"worst_error": "much"},
+        {"worst_error": []},
+        {"expected": "yes"},
+    ],
+    ids=repr,
+)
+def test_a_damaged_record_is_refused_and_no_report_stumbles_over_it(damage: dict[str, object]) -> None:
+    data = json.loads(make_record().to_json())
+    with pytest.raises(UsageError, match="a damaged record"):
+        CellRecord.from_json(json.dumps({**data, **damage}))
+
+
 def test_a_newer_schema_is_refused_and_an_unknown_key_is_not() -> None:
     data = json.loads(make_record().to_json())
     assert CellRecord.from_json(json.dumps({**data, "new_key": 1})) == make_record()

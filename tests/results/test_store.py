@@ -72,6 +72,12 @@ def test_records_are_read_from_gzip_and_a_broken_one_is_a_usage_error(tmp_path: 
             read_records(file)
 
 
+def test_records_that_another_program_copied_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    file.write_bytes(b"\xef\xbb\xbf" + (record("a").to_json() + "\r\n" + record("b").to_json() + "\r\n").encode())
+    assert names(read_records(file)) == ["a", "b"]
+
+
 def test_a_name_that_ends_in_gz_is_read_as_it_was_written(tmp_path: Path) -> None:
     file = tmp_path / "records.jsonl.gz"
     with RecordStore(file) as store:
