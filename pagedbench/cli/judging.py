@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pagedbench.cli.outputs import OutputFiles
 from pagedbench.cli.progress import CellProgress
-from pagedbench.errors import UsageError
+from pagedbench.errors import CannotWrite, UsageError
 from pagedbench.report.changes import render_changes
 from pagedbench.report.table import make_console, one_a_cell, render
 from pagedbench.results.baseline import BaselineComparison, compare_records, require_equal_environments
@@ -162,7 +162,8 @@ def conclude(result: RunResult, files: OutputFiles, gate: Gate) -> None:
         unmet = [refused.message]
         raise
     finally:  # the reader of a pipe may have gone, which is no reason to lose the files
-        files.write(shown, [*_cut_short(result), *unmet, *slower])
+        unwritten = _write(files, shown, [*_cut_short(result), *unmet, *slower])
+    unmet += unwritten
     warnings = make_console(stderr=True)
     for sentence in unmet:
         warnings.print(Text(f"failure: {sentence}", style="bold red"))
@@ -171,6 +172,16 @@ def conclude(result: RunResult, files: OutputFiles, gate: Gate) -> None:
         warnings.print(Text(f"{_cut_short(result)[0]}{more}", style="bold"))
         raise typer.Exit(SIGNAL_EXIT + result.interrupted_by)
     raise typer.Exit(final_exit_code(result.records, undecided=bool(unmet), slower=bool(slower)))
+
+
+def _write(files: OutputFiles, records: Sequence[CellRecord], unmet: Sequence[str]) -> list[str]:
+    """Write the files; a sentence for what could not be: whoever reads that file would miss what was found, but it is
+    no reason to forget it."""
+    try:
+        files.write(records, unmet)
+    except CannotWrite as error:
+        return [error.message]
+    return []
 
 
 def _cut_short(result: RunResult) -> list[str]:

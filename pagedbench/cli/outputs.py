@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -64,21 +65,41 @@ class OutputFiles:
     def write(self, records: Sequence[CellRecord], unmet: Sequence[str] = ()) -> None:
         """Write every form asked for except `json`, each whole or not at all.
 
-        `unmet` are sentences on what had to hold beyond the records' verdicts and did not.
+        `unmet` are sentences on what had to hold beyond the records' verdicts and did not. Raises `CannotWrite` for the
+        first form that cannot be written, when all others are.
         """
-        if self.csv is not None:
-            write_text(self.csv, csv_table(records))
+        tried = [_refusal(write) for write in self._writers(records, unmet)]
+        for refused in filter(None, tried):
+            raise refused
+
+    def _writers(self, records: Sequence[CellRecord], unmet: Sequence[str]) -> Iterator[Callable[[], object]]:
+        """What writes each form asked for."""
+        csv, plot = self.csv, self.plot
+        if csv is not None:
+            yield lambda: write_text(csv, csv_table(records))
         for form, (module, function) in _FORMS.items():
-            file: Path | None = getattr(self, form)
-            if file is not None:
-                write_text(file, getattr(import_module(f"pagedbench.report.{module}"), function)(records, unmet))
-        if self.plot is not None:
-            _draw(records, self.plot)
+            if getattr(self, form) is not None:
+                text = getattr(import_module(f"pagedbench.report.{module}"), function)
+                yield partial(_write_form, getattr(self, form), text, records, unmet)
+        if plot is not None:
+            yield lambda: _draw(records, plot)
         if self.github:
             from pagedbench.report.github import workflow_commands, write_summary
 
-            print(workflow_commands(records, unmet))
-            write_summary(records, unmet)
+            yield lambda: print(workflow_commands(records, unmet))
+            yield lambda: write_summary(records, unmet)
+
+
+def _refusal(write: Callable[[], object]) -> CannotWrite | None:
+    try:
+        write()
+    except CannotWrite as error:
+        return error
+    return None
+
+
+def _write_form(file: Path, text: Callable[..., str], records: Sequence[CellRecord], unmet: Sequence[str]) -> None:
+    write_text(file, text(records, unmet))
 
 
 def refuse_shared(files: Mapping[str, Path | None], sources: Sequence[str] = ()) -> None:

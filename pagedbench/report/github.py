@@ -78,7 +78,7 @@ def write_summary(
     if not file:
         return False
     try:
-        with Path(file).open("a", encoding="utf-8") as stream:
+        with Path(file).open("a", encoding="utf-8", errors="replace") as stream:
             stream.write(markdown(records, unmet, MOST_SUMMARY) + "\n")
     except OSError as error:
         raise CannotWrite(f"the step summary {file}", error.strerror) from error

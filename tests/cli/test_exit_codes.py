@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pagedbench.results.store import read_records
+from pagedbench.errors import CannotWrite
+from pagedbench.results.store import read_records, write_text
 
 from .conftest import SCENARIO, Command
 
@@ -77,6 +78,24 @@ def test_5_a_full_disk_is_no_bug_of_this_package(command: Command, monkeypatch: 
     ended = command("run", scenarios=["right"])
     assert ended.code == 5
     assert ended.err.endswith("error: cannot write the output: No space left on device\n")
+
+
+@pytest.mark.parametrize(("scenario", "code"), [("right", 5), ("mismatch", 1)])
+def test_5_a_report_that_cannot_be_written_costs_neither_the_verdict_nor_the_other_reports(
+    command: Command, monkeypatch: pytest.MonkeyPatch, scenario: str, code: int
+) -> None:
+    """Cells were judged: 2 would say that nothing ran."""
+
+    def full(file: Path, text: str) -> None:
+        if file.suffix == ".md":
+            raise CannotWrite(file, "No space left on device")
+        write_text(file, text)
+
+    monkeypatch.setattr("pagedbench.cli.outputs.write_text", full)
+    ended = command("check", "--markdown", "a.md", "--junit", "b.xml", "--html", "c.html", scenarios=[scenario])
+    assert ended.code == code
+    assert "failure: cannot write a.md: No space left on device" in ended.err
+    assert all(scenario in Path(name).read_text() for name in ("b.xml", "c.html"))
 
 
 def test_2_resume_needs_a_file(command: Command) -> None:
