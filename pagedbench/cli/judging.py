@@ -18,7 +18,7 @@ from pagedbench.report.table import make_console, one_a_cell, render
 from pagedbench.results.baseline import BaselineComparison, compare_records, require_equal_environments
 from pagedbench.results.record import CellRecord
 from pagedbench.results.store import RecordStore, read_unfinished
-from pagedbench.runner.cells import JudgeOptions, plan
+from pagedbench.runner.cells import Cell, JudgeOptions, plan
 from pagedbench.runner.outcome import final_exit_code, strict_failures, unmet_requirements
 from pagedbench.runner.pool import WorkerOptions, Workers
 from pagedbench.runner.session import RunResult, run_cells
@@ -142,8 +142,18 @@ def _judge_once(
         pictures=request.pictures,
         sanitizer=request.sanitizer,
     )
+    if store is not None:
+        _forget_outdated(store, cells, judging)
     with CellProgress(make_console(stderr=True), len(cells)) as progress:
         return run_cells(cells, team, judging, progress, store=store, done=done)
+
+
+def _forget_outdated(store: RecordStore, cells: Sequence[Cell], judging: JudgeOptions) -> None:
+    """Of cells that are judged again, since the kernel is another now, the earlier record goes: a report made from the
+    file would show what is mended."""
+    current = {cell.fingerprint(judging) for cell in cells}
+    keys = {cell.key(judging) for cell in cells}
+    store.forget(lambda record: record.key in keys and record.fingerprint not in current)
 
 
 def conclude(result: RunResult, files: OutputFiles, gate: Gate) -> None:

@@ -15,7 +15,7 @@ import gzip
 import os
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -156,6 +156,10 @@ class RecordStore:
                 os.fsync(self._fd)
         except OSError as error:
             raise RecordsLost(self.file, error.strerror) from error
+
+    def forget(self, outdated: Callable[[CellRecord], bool]) -> None:
+        """Leave out kept records that others will take the place of; has a meaning before the first record only."""
+        self._kept = tuple(record for record in self._kept if not outdated(record))
 
     def _begin(self) -> None:
         """Open what is written to: with the first record, so that a run that has none leaves an earlier one's alone."""

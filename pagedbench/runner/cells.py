@@ -64,9 +64,13 @@ class Cell:
         )
 
     def fingerprint(self, options: JudgeOptions) -> str:
-        """Changes with anything that would make the cell worth judging again."""
+        """Changes with anything that would make the cell worth judging again, what is expected of it included."""
         facts = [__version__, scenario_hash(self.scenario), self.target.name, self.target.identity, self.path]
-        return _digest([*facts, asdict(options)])
+        return _digest([*facts, asdict(options), *map(asdict, self.scenario.expect)])
+
+    def key(self, options: JudgeOptions) -> tuple[str, str, str, str]:
+        """The `key` of its records."""
+        return (self.scenario.name, shorten_paths(self.target.name), self.path, options.device)
 
     def describe(self, record: CellRecord, options: JudgeOptions, environment: dict[str, Any], run: str) -> None:
         """Fill in what the parent knows: whose record it is, and under which circumstances it was made."""

@@ -163,6 +163,20 @@ def test_resume_judges_only_what_is_missing_or_changed(command: Command) -> None
     assert read_records(records)[-1].seed == 7
 
 
+def test_resume_keeps_no_record_that_another_takes_the_place_of(command: Command) -> None:
+    records = Path("records.jsonl")
+    command("check", "--json", records, scenarios=["right", "skipped"])
+    command("check", "--json", records, "--resume", "--suite", "full", scenarios=["right"])
+    assert [(r.scenario, r.suite) for r in read_records(records)] == [("skipped", "quick"), ("right", "full")]
+
+
+def test_resume_goes_by_what_is_expected_now(command: Command) -> None:
+    records = Path("records.jsonl")
+    known = "expect: {torch: {fail: upstream 123}}\n"
+    assert command("check", "--json", records, scenarios=["mismatch"], extra=known).code == 3
+    assert command("check", "--json", records, "--resume", scenarios=["mismatch"]).code == 1
+
+
 @COMMANDS
 def test_every_output_file_is_written_whatever_the_verdict(command: Command, name: str, tmp_path: Path) -> None:
     forms = ("json", "csv", "markdown", "junit", "html")
