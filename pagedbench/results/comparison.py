@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, TypeVar
 
 from pagedbench.errors import UsageError
 from pagedbench.timing.measurement import Measurement
@@ -17,6 +17,7 @@ from pagedbench.words import Verdict
 
 SCHEMA = 1
 KIND = "comparison"
+_Record = TypeVar("_Record")
 TOO_FEW = "too few samples"
 
 
@@ -123,12 +124,24 @@ class ComparisonRecord:
 
     @classmethod
     def from_json(cls, line: str) -> ComparisonRecord:
-        """The record of a line. Raises `UsageError` for anything else."""
+        """The record of a line; unknown keys are dropped. Raises `UsageError` for anything else, or a newer schema."""
         try:
             data: Mapping[str, Any] = json.loads(line)
         except ValueError as error:
             raise UsageError(f"not a record: {line[:60]!r}") from error
         if not isinstance(data, dict) or data.get("kind") != KIND:
             raise UsageError("not a record of a comparison", hint="give a file made by compare --json")
-        sides = [SideRecord(**{**side, "verdict": Verdict(side["verdict"])}) for side in data["sides"]]
-        return cls(**{**data, "sides": sides, "pairs": [PairRecord(**pair) for pair in data["pairs"]]})
+        try:
+            if data["schema"] > SCHEMA:
+                newer = f"the record has schema {data['schema']}, newest known is {SCHEMA}"
+                raise UsageError(newer, "update pagedbench")
+            sides = [_made(SideRecord, {**side, "verdict": Verdict(side["verdict"])}) for side in data["sides"]]
+            return _made(cls, {**data, "sides": sides, "pairs": [_made(PairRecord, pair) for pair in data["pairs"]]})
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"a damaged record of a comparison: {repr(error)[:60]}") from error
+
+
+def _made(cls: type[_Record], data: Mapping[str, Any]) -> _Record:
+    """A record from its values, those left out that this version does not know."""
+    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    return cls(**{name: value for name, value in data.items() if name in known})
