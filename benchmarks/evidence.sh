@@ -52,11 +52,7 @@ suite() { # NAME SECONDS OPTIONS: the full suite over all shipped scenarios with
     step check "$name" "$limit" "$python" -m pagedbench check docs edge features models long --suite full --device cuda \
         --jobs "$(nproc)" "${everyone[@]}" --json "$out/check/$name.jsonl" "$@"
 }
-compile() {
-    local goes_on=()
-    [ -e "$out/check/compiling.jsonl" ] && goes_on=(--resume)
-    suite compiling "$seconds" "${goes_on[@]}"
-}
+compile() { suite compiling "$seconds" --resume; }
 right() {
     suite suite 180
     step check probe 200 "$python" -m pagedbench backends --probe --device cuda
