@@ -15,7 +15,7 @@ from pagedbench.errors import UsageError
 from pagedbench.report.crossover import grids_of
 from pagedbench.report.figures import three_digits
 from pagedbench.report.plot_crossover import crossover_figure
-from pagedbench.report.plot_style import finish, legend_handles, look_of, require_matplotlib
+from pagedbench.report.plot_style import finish, legend_handles, literal, look_of, require_matplotlib
 from pagedbench.results.comparison import ComparisonRecord
 from pagedbench.results.record import CellRecord
 from pagedbench.timing.measurement import Measurement
@@ -30,7 +30,8 @@ WIDE = 30.0
 
 @dataclass(frozen=True)
 class Entry:
-    """One measured call: where it stands in the picture (`group`), whose it is (`side`), what was measured."""
+    """One measured call: where it stands in the picture (`group`), whose it is (`side`), what was measured; names as
+    `literal` gives them."""
 
     group: str
     side: str
@@ -47,7 +48,7 @@ class Entry:
 def plot_comparisons(records: Sequence[ComparisonRecord], file: Path) -> list[Path]:
     """Draw all that comparisons have to show; `file` gives folder, stem and form (`.png`, `.svg`). Returns files."""
     entries = [
-        Entry(record.scenario, side.target, measurement)
+        Entry(literal(record.scenario), literal(side.target), measurement)
         for record in records
         for side in record.sides
         if (measurement := side.measurement) and measurement.kernel
@@ -66,7 +67,7 @@ def plot_cells(records: Sequence[CellRecord], file: Path) -> list[Path]:
     for record in records:
         measurement = Measurement.from_dict(record.timing) if record.timing else None
         if measurement and measurement.kernel and measurement.invalid is None:
-            entries.append(Entry(record.scenario, record.target, measurement))
+            entries.append(Entry(literal(record.scenario), literal(record.target), measurement))
     return plot_entries(entries, cell_caption(records), file)
 
 

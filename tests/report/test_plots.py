@@ -109,6 +109,16 @@ def test_a_version_is_said_once(tmp_path):
     assert roofline_of([record], tmp_path).count("torch 2.11.0") == 1
 
 
+def test_a_dollar_in_a_name_makes_no_formula(tmp_path):
+    plt = require_matplotlib()
+    plt.rcParams["svg.fonttype"] = "none"
+    grid = [comparison(20, 10, batch=1, keys=k, stages={"gather": 10, "attention": 10}) for k in (128, 4096)]
+    for own in (side for record in grid for side in record.sides):
+        own.backend = r"./$\frac$.py:mine"
+    for file in plot_comparisons(grid, tmp_path / "own.svg"):
+        assert r"./$\frac$.py:mine" in text_of(file), file.name
+
+
 def test_an_unknown_form_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"cannot be written as '.docx'"):
         plot_comparisons(GRID[:1], tmp_path / "x.docx")
