@@ -147,3 +147,32 @@ def test_a_file_of_something_else_is_refused(tmp_path):
     done = pagedbench("compare", "cells.jsonl", cwd=tmp_path)
     assert done.returncode == 2
     assert "not a record of a comparison" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "idle"),
+    [
+        (("out.jsonl",), ("--json", "new.jsonl")),
+        (("out.jsonl",), ("--sweep", "cache.block_size=16,32")),
+        (("out.jsonl", "old.jsonl"), ("--csv", "new.csv")),
+        (("out.jsonl", "old.jsonl"), ("--plot", "new.png")),
+    ],
+)
+def test_an_option_that_records_make_nothing_of_is_refused(tmp_path, given, idle):
+    """A file asked for would never appear, with exit code 0."""
+    for file in given:
+        (tmp_path / file).write_text(comparison(300, 100).to_json() + "\n")
+    done = pagedbench("compare", *given, *idle, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{idle[0]} does nothing with " in done.stderr
+
+
+def test_a_file_of_records_that_cannot_be_made_is_refused_by_name(tmp_path):
+    """A link into a folder that is not there: root, too, cannot write through it."""
+    (tmp_path / "small.yaml").write_text(SMALL)
+    (tmp_path / "out.jsonl").symlink_to("nowhere/out.jsonl")
+    done = pagedbench(
+        "compare", "varlen", "decode", "small.yaml", "--device", "cpu", "--json", "out.jsonl", cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cannot write out.jsonl: No such file or directory" in done.stderr
