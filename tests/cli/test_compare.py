@@ -176,3 +176,10 @@ def test_a_file_of_records_that_cannot_be_made_is_refused_by_name(tmp_path):
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert "cannot write out.jsonl: No such file or directory" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--max-seconds", "--timeout"])
+def test_seconds_without_end_are_refused(tmp_path, option):
+    done = pagedbench("compare", "varlen", "decode", "docs-decode", option, "inf", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert option in done.stderr
