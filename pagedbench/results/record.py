@@ -155,6 +155,8 @@ class CellRecord:
             data = json.loads(line)
         except ValueError as error:
             raise UsageError(f"not a record: {line[:60]!r}", "records are JSON Lines, one cell a line") from error
+        if isinstance(data, dict) and data.get("kind") == "comparison":
+            raise UsageError("a record of compare, not of a run", "show it by itself: pagedbench compare FILE")
         if not isinstance(data, dict) or not data.keys() >= REQUIRED:
             raise UsageError(f"not a record of pagedbench: {line[:60]!r}", "give a file made by --json, run or check")
         if data["schema"] > SCHEMA:

@@ -12,6 +12,7 @@ import pytest
 from pagedbench.errors import UsageError
 from pagedbench.results.record import SCHEMA, CellRecord
 from pagedbench.words import Verdict
+from tests.report.comparisons import comparison
 
 
 def make_record(**changes: object) -> CellRecord:
@@ -72,6 +73,12 @@ def test_what_is_no_record_is_refused_with_a_hint(line: str) -> None:
     with pytest.raises(UsageError) as caught:
         CellRecord.from_json(line)
     assert caught.value.hint
+
+
+def test_a_record_of_compare_is_refused_with_the_command_that_shows_it() -> None:
+    with pytest.raises(UsageError, match="a record of compare, not of a run") as refused:
+        CellRecord.from_json(comparison(300, 100).to_json())
+    assert refused.value.hint == "show it by itself: pagedbench compare FILE"
 
 
 def test_a_newer_schema_is_refused_and_an_unknown_key_is_not() -> None:
