@@ -119,13 +119,17 @@ def comparison_caption(records: Sequence[ComparisonRecord]) -> str:
 
 
 def cell_caption(records: Sequence[CellRecord]) -> str:
-    """On what a run's cells were measured."""
+    """On what a run's cells were measured: of those that were timed, and have a place in the picture."""
     first = records[0]
+    timed = [record for record in records if record.time_us is not None] or records
+    heads = list(dict.fromkeys(record.heads for record in timed))
+    dtypes = "/".join(dict.fromkeys(record.dtype for record in timed if record.dtype))
     versions = dict.fromkeys(
         f"{r.backend} {r.environment['backend_version']}" for r in records if r.environment.get("backend_version")
     )
     caches = dict.fromkeys(f"{r.timing['cache']} L2" for r in records if r.timing and r.device != "cpu")
-    return _caption(first.environment, [*caches, *versions])
+    told = heads[0] if len(heads) == 1 else "heads differ"
+    return _caption(first.environment, [*caches, told, dtypes, *versions])
 
 
 def _caption(environment: dict[str, Any], parts: Sequence[str]) -> str:

@@ -79,8 +79,8 @@ class CellRecord:
     Speed: `timing` (what `timing/` measured: `Measurement.to_dict()` with raw samples in ns, intervals, method),
     `time_us` the median of the kernel time, `spread_us` its median absolute deviation, `work` (`bytes` that must be
     moved, `flops` that must be done), `gb_per_s`, `tflop_per_s`, `limit_share` (of the limit that binds).
-    Circumstances: `environment`, `scenario_text`, `scenario_hash`, `where` (file:line), `memory` (`need` and `have` in
-    bytes), `durations` (seconds by stage), `pictures` (name to SVG text).
+    Circumstances: `heads` and `dtype` of the attention, `environment`, `scenario_text`, `scenario_hash`, `where`
+    (file:line), `memory` (`need` and `have` in bytes), `durations` (seconds by stage), `pictures` (name to SVG text).
     """
 
     scenario: str
@@ -115,6 +115,8 @@ class CellRecord:
     work: dict[str, float] | None = None
     environment: dict[str, Any] = field(default_factory=dict)
     about: str = ""
+    heads: str = ""
+    dtype: str = ""
     scenario_text: str = ""
     scenario_hash: str = ""
     where: str = ""

@@ -96,7 +96,7 @@ def _compare(
         device=workers.device,
         seed=scenario.inputs.seed,
         cache=timing.cache if workers.device != "cpu" else "warm",
-        heads=f"{attention.num_heads}/{attention.num_kv_heads} heads, head dim {attention.head_dim}",
+        heads=attention.heads_told,
         dtype=attention.dtype,
         time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         scenario_hash=scenario_hash(scenario),

@@ -9,8 +9,9 @@ import pytest
 
 from pagedbench.errors import UsageError
 from pagedbench.report.plot_crossover import crossover_figure
-from pagedbench.report.plots import Entry, plot_comparisons, require_matplotlib, roofline_figure
+from pagedbench.report.plots import Entry, cell_caption, plot_comparisons, require_matplotlib, roofline_figure
 from tests.report.comparisons import comparison
+from tests.report.records import skipped, timed
 
 pytest.importorskip("matplotlib")
 
@@ -40,6 +41,16 @@ def test_every_picture_says_on_what_it_was_measured(drawn):
         text = text_of(file)
         for label in ("NVIDIA H200", "32/8 heads, head dim 128", "bfloat16", "flash-attn-3 1.0", "torch 2.11.0"):
             assert label in text, (file.name, label)
+
+
+def test_a_runs_pictures_say_heads_and_dtype_too():
+    cells = [
+        timed(12.7, heads="32/8 heads, head dim 128", dtype=dtype, device="cpu") for dtype in ("bfloat16", "float16")
+    ]
+    caption = cell_caption([*cells, skipped(heads="4/2 heads, head dim 16", dtype="float32")])
+    assert "32/8 heads, head dim 128  ·  bfloat16/float16" in caption
+    assert "float32" not in caption, "it has no place in the picture"
+    assert "heads differ" in cell_caption([cells[0], timed(25.4, heads="4/2 heads, head dim 16", device="cpu")])
 
 
 def test_the_map_says_in_words_what_its_colours_show(drawn):
