@@ -156,7 +156,7 @@ def bars_figure(entries: Sequence[Entry], caption: str) -> Any:
             position += 1
         position += 0.6
     axes.set_yticks(ticks, groups, fontsize=8)
-    axes.invert_yaxis()
+    axes.set_ylim(position - 0.6, -1)  # from the top down; margins in per cent would be wide bands in a long chart
     if spread_wide:
         axes.set_xscale("log")
         axes.grid(True, axis="x", which="major", color="#dddddd", linewidth=0.6)
@@ -262,7 +262,7 @@ def stages_figure(entries: Sequence[Entry], caption: str) -> Any:
         at = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 7}
         axes.annotate(f"{total / 1e3:,.1f} µs", (left, position), **at)
     axes.set_yticks(range(len(entries)), [f"{e.group}\n{e.side}" for e in entries], fontsize=7)
-    axes.invert_yaxis()
+    axes.set_ylim(len(entries) - 0.4, -0.6)
     axes.set_xlabel("share of device time, %" if shares else "device time, µs (medians of the stages)")
     axes.margins(x=0.1)
     figure.legend(

@@ -9,7 +9,15 @@ import pytest
 
 from pagedbench.errors import UsageError
 from pagedbench.report.plot_crossover import crossover_figure
-from pagedbench.report.plots import Entry, cell_caption, plot_comparisons, require_matplotlib, roofline_figure
+from pagedbench.report.plots import (
+    Entry,
+    bars_figure,
+    cell_caption,
+    plot_comparisons,
+    require_matplotlib,
+    roofline_figure,
+    stages_figure,
+)
 from tests.report.comparisons import comparison
 from tests.report.records import skipped, timed
 
@@ -96,6 +104,19 @@ def test_a_batch_with_nothing_to_compute_does_not_stretch_the_roofline(tmp_path)
     assert sum(len(points.get_offsets()) for points in axes.collections) == 2
     assert axes.get_ylim()[0] > 0.01  # the points are at 0.4 and 0.8 TFLOP/s
     assert roofline_of([with_roofline(comparison(20, 10), **idle)], tmp_path) == ""
+
+
+def test_a_long_chart_has_no_empty_bands():
+    """60 calls: less than one bar's height is left free at either end."""
+    measurement = comparison(20, 10, stages={"gather": 10, "attention": 10}).sides[0].measurement
+    entries = [Entry(f"cell {number}", "flash-attn-3:varlen", measurement) for number in range(60)]
+    plt = require_matplotlib()
+    for figure in (bars_figure(entries, ""), stages_figure(entries, "")):
+        bottom, top = figure.axes[0].get_ylim()
+        ticks = figure.axes[0].get_yticks()
+        assert -1 <= top < min(ticks) - 0.5
+        assert max(ticks) + 0.5 < bottom <= max(ticks) + 1.1
+        plt.close(figure)
 
 
 def test_an_axis_of_narrow_ratios_has_numbers_to_read():
