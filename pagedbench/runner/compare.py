@@ -145,7 +145,7 @@ def _fill_in(record: ComparisonRecord, passed: Sequence[int], found: dict[str, A
     record.work = found["work"]
     for index, told in zip(passed, found["sides"], strict=True):
         side = record.sides[index]
-        side.timing = told["timing"]
+        side.timing, side.ignores_splits = told["timing"], told["ignores_splits"]
         invalid = told["wrong"] or (side.timing or {}).get("invalid")
         if invalid:
             side.message = invalid

@@ -91,6 +91,17 @@ def test_a_whole_comparison_with_a_sweep(tmp_path):
     assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["environment"]["torch"]
 
 
+def test_a_sweep_of_splits_says_who_ignores_them(tmp_path):
+    (tmp_path / "small.yaml").write_text(SMALL)
+    done = pagedbench(
+        "compare", "varlen", "decode", "small.yaml", "--sweep", "attention.num_splits=auto,2", "--device", "cpu",
+        "--max-seconds", 0.02, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "torch:decode ignores the number of splits" in done.stdout
+    assert "own number of splits" not in done.stdout
+
+
 def test_a_side_that_is_wrong_gets_no_time_and_exit_code_1(tmp_path):
     (tmp_path / "small.yaml").write_text(SMALL)
     (tmp_path / "mine.py").write_text(
