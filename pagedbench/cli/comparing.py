@@ -132,7 +132,12 @@ def _swept(targets: Sequence[str], sweep: dict[str, list[object]]) -> list[Scena
     except ScenarioError as error:
         if sweep and not error.hint:
             fields = " and ".join(sweep)
-            error.hint = f"--sweep sets {fields}; what the scenario fixes beside it, a block table say, must fit"
+            bare = next((p.field for p in error.problems if p.field in sweep and p.needed == "a list"), None)
+            error.hint = (
+                f"a list a value, in brackets: --sweep '{bare}=[30],[4000]'"
+                if bare
+                else f"--sweep sets {fields}; what the scenario fixes beside it, a block table say, must fit"
+            )
         raise
 
 

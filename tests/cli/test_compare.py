@@ -91,6 +91,13 @@ def test_a_whole_comparison_with_a_sweep(tmp_path):
     assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["environment"]["torch"]
 
 
+def test_bare_numbers_for_a_field_of_lists_are_refused_with_the_form_that_is_meant(tmp_path):
+    (tmp_path / "small.yaml").write_text(SMALL)
+    done = pagedbench("compare", "varlen", "decode", "small.yaml", "--sweep", "batch.cached_lens=5,9", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--sweep 'batch.cached_lens=[30],[4000]'" in done.stderr
+
+
 def test_a_sweep_of_splits_says_who_ignores_them(tmp_path):
     (tmp_path / "small.yaml").write_text(SMALL)
     done = pagedbench(
