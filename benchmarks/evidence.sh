@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Make again what results/ holds, on the GPU of this machine: what is right, several processes side by side, or what is
-# timed, which wants the machine to itself.
+# Make again what results/ holds, on the GPU of this machine, a part at a time: each wants the machine to itself.
 #
-#     benchmarks/evidence.sh DIR right|tests|timed SECONDS
+#     benchmarks/evidence.sh DIR compile|right|tests|timed SECONDS
 #
-# `right`: every backend's full suite over all shipped scenarios, which compiles what it needs; then the same again,
-# compiled, within 180 seconds; the self-test, the probe of every feature, a cell under memcheck.
+# `compile`: every backend's full suite over all shipped scenarios, which compiles what it needs (18 minutes on 16
+# cores); called again, it goes on where it ended.
+# `right`: the same again, compiled, within 180 seconds; the self-test, the probe of every feature, a cell under memcheck.
 # `tests`: the GPU tests, of which some take all of its memory, so nothing else may be on it.
 # `timed`: the costs of checks and oracle, clock, stages, identical sides, crossover map, tables, baselines.
 #
@@ -14,8 +14,8 @@
 # interpreter (python3), CUDA_VISIBLE_DEVICES the GPU. Exit 0 whatever the verdicts: they are in the tables.
 set -u
 
-case ${2:-} in right | tests | timed) ;; *)
-    sed -n '2,15s/^# \{0,1\}//p' "$0" >&2
+case ${2:-} in compile | right | tests | timed) ;; *)
+    sed -n '2,17s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;
 esac
@@ -46,17 +46,18 @@ for backend in torch torch-varlen triton flash-attn flash-attn-3 fa3-fwd flash-a
     flashinfer-cuda-cores transformers transformers-eager flex; do
     everyone+=(-b "$backend")
 done
-suite() { # NAME SECONDS: the full suite over all shipped scenarios with every backend
-    step check "$1" "$2" "$python" -m pagedbench check docs edge features models long --suite full --device cuda \
-        --jobs "$(nproc)" "${everyone[@]}" --json "$out/check/$1.jsonl"
+suite() { # NAME SECONDS OPTIONS: the full suite over all shipped scenarios with every backend
+    local name=$1 limit=$2
+    shift 2
+    step check "$name" "$limit" "$python" -m pagedbench check docs edge features models long --suite full --device cuda \
+        --jobs "$(nproc)" "${everyone[@]}" --json "$out/check/$name.jsonl" "$@"
 }
+compile() { suite compiling "$seconds" --resume; }
 right() {
-    step check selftest 300 "$python" -m pagedbench selftest --device cuda --jobs 4 \
-        --lengths 70,1000,8192,32768,131072 --json "$out/check/selftest.jsonl" &
-    step check probe $((seconds * 6 / 10)) "$python" -m pagedbench backends --probe --device cuda &
-    suite compiling $((seconds * 6 / 10)) &
-    wait
     suite suite 180
+    step check probe 200 "$python" -m pagedbench backends --probe --device cuda
+    step check selftest 300 "$python" -m pagedbench selftest --device cuda --jobs 4 \
+        --lengths 70,1000,8192,32768,131072 --json "$out/check/selftest.jsonl"
     step check memcheck 60 "$python" -m pagedbench check docs-decode --sanitize memcheck -b triton --device cuda \
         --json "$out/check/memcheck.jsonl"
 }
@@ -83,7 +84,7 @@ timed() {
         -b $fa3:decode --max-seconds 0.2
     step timing triton 60 "$python" "$here/benchmarks/triton_decode.py" --json "$out/timing/triton.json"
     bench crossover 200 compare $fa3:varlen $fa3:decode "$here/benchmarks/crossover.yaml" --max-seconds 0.1 --precision 2%
-    step timing groups 300 "$python" "$here/benchmarks/baseline_groups.py" --json "$out/timing/groups.json"
+    step timing groups 300 "$python" "$here/benchmarks/baseline_groups.py" --same 5 --slowed 2 --json "$out/timing/groups.json"
     step timing gate 300 "$python" "$here/benchmarks/baseline_gate.py" --seconds 290 --json "$out/timing/gate.json"
 }
 "$2"

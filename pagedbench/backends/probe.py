@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -44,12 +45,12 @@ def probe(backend: Backend, device: str) -> Iterator[Trial]:
     """Try every feature on every path of a backend; a crash or a time-out costs one trial."""
     todo = [(feature.name, path.value) for feature in FEATURES for path in feature.paths(backend)]
     while todo:
-        for trial in _run(backend, device, todo):
-            yield trial
-            todo = todo[1:]
+        trials, ended = _run(backend, device, todo)
+        yield from trials
+        todo = todo[len(trials) :]
         if todo:
             (feature, path), *todo = todo
-            yield Trial(feature, path, Verdict.CRASHED.value, "the process ended, or did not answer in time")
+            yield Trial(feature, path, Verdict.CRASHED.value, ended)
 
 
 def probe_all(chosen: Sequence[Backend], device: str) -> Iterator[tuple[Backend, list[Trial]]]:
@@ -60,20 +61,28 @@ def probe_all(chosen: Sequence[Backend], device: str) -> Iterator[tuple[Backend,
             yield probes[done], done.result()
 
 
-def _run(backend: Backend, device: str, todo: Sequence[tuple[str, str]]) -> Iterator[Trial]:
-    """The trials that one process gets through."""
+def _run(backend: Backend, device: str, todo: Sequence[tuple[str, str]]) -> tuple[list[Trial], str]:
+    """The trials that one process gets through, and how it ended."""
     command = [sys.executable, "-m", "pagedbench.backends.probe", backend.source, device]
     allowed = TIMEOUT + backend.traits.compile_seconds * len(todo)
     try:
         done = subprocess.run(
             command, input=json.dumps(todo), capture_output=True, text=True, timeout=allowed, check=False
         )
-        lines = done.stdout
+        printed, ended = done.stdout, _how(done.returncode)
     except subprocess.TimeoutExpired as late:
-        lines = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
-    for line in lines.splitlines():
-        if line.startswith(LINE):
-            yield Trial(**json.loads(line.removeprefix(LINE)))
+        printed = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+        ended = f"no answer within {allowed:g} s"
+    lines = [line.removeprefix(LINE) for line in printed.splitlines() if line.startswith(LINE)]
+    return [Trial(**json.loads(line)) for line in lines], ended
+
+
+def _how(code: int) -> str:
+    """How a process ended, from its exit code, as `subprocess` gives it."""
+    if code >= 0:
+        return f"the process exited with status {code}"
+    names = {number.value: number.name for number in signal.Signals}
+    return f"the process was ended by {names.get(-code, f'signal {-code}')}"
 
 
 def try_feature(backend: Backend, feature: Feature, path: AttnPath, device: str) -> Trial:

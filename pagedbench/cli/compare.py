@@ -52,7 +52,9 @@ def command(
     max_seconds: Annotated[
         float,
         typer.Option(
-            min=0.01, help="Seconds of sampling a side; more, 5 at most, where too few pairs would say nothing."
+            min=0.01,
+            max=o.MOST_SECONDS,
+            help="Seconds of sampling a side; more, 5 at most, where too few pairs would say nothing.",
         ),
     ] = 1.0,
     warm: Annotated[bool, typer.Option("--warm", help="Leave the L2 cache warm between calls.")] = False,

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TextIO
 
 import yaml
 
 from pagedbench.cli.outputs import refuse_shared
 from pagedbench.cli.progress import ComparisonProgress
-from pagedbench.errors import ScenarioError, UsageError
+from pagedbench.errors import CannotWrite, ScenarioError, UsageError
 from pagedbench.report.comparison import render, to_csv, to_markdown
 from pagedbench.report.table import make_console
 from pagedbench.results.comparison import ComparisonRecord
-from pagedbench.results.store import is_record_file, read_text
+from pagedbench.results.store import is_record_file, read_text, write_text
 from pagedbench.runner.compare import Compared, compare_scenarios
 from pagedbench.runner.pool import WorkerOptions, Workers
 from pagedbench.runner.sides import groups_of, sort_words
@@ -51,7 +52,10 @@ class Request:
 def compare(request: Request) -> int:
     """Do all of it; the exit code. Raises `UsageError` and `ScenarioError` before anything runs."""
     if are_records(request.words):
+        _refuse_idle(request, ("sweep", "layers", "json", "csv", "markdown", "plot"), "two files of records")
         return _compare_records(request.words, across=request.across)
+    if is_record(request.words):
+        _refuse_idle(request, ("sweep", "json"), "a file of comparisons that is shown again")
     _see_to_files(request)
     if is_record(request.words):
         records = read_comparisons(Path(request.words[0]))
@@ -67,6 +71,13 @@ def compare(request: Request) -> int:
         print(f"interrupted by {result.interrupted_by.name}: {done}", file=sys.stderr)
         return SIGNAL_EXIT + result.interrupted_by
     return _code(result.records)
+
+
+def _refuse_idle(request: Request, options: Sequence[str], given: str) -> None:
+    """Raises `UsageError` for an option that would have no effect: a file that never appears, say."""
+    idle = next((name for name in options if getattr(request, name)), None)
+    if idle:
+        raise UsageError(f"--{idle} does nothing with {given}", hint="leave it out, or measure: compare A B")
 
 
 def _code(records: Sequence[ComparisonRecord]) -> int:
@@ -99,11 +110,19 @@ def _run(request: Request) -> Compared:
         if request.seed is not None:
             scenarios = [replace(s, inputs=replace(s.inputs, seed=request.seed)) for s in scenarios]
         groups = groups_of(words.sides, workers.resolve, backend=request.backend, paths=request.paths)
-        store = stack.enter_context(request.json.open("w", encoding="utf-8")) if request.json else None
+        store = stack.enter_context(_opened(request.json)) if request.json else None
         watcher = stack.enter_context(
             ComparisonProgress(make_console(stderr=True), len(scenarios) * len(groups), store)
         )
         return compare_scenarios(scenarios, groups, workers, request.timing, watcher)
+
+
+def _opened(file: Path) -> TextIO:
+    """The file to append records to. Raises `UsageError` where it cannot be written."""
+    try:
+        return file.open("w", encoding="utf-8")
+    except OSError as error:
+        raise CannotWrite(file, error.strerror) from error
 
 
 def _swept(targets: Sequence[str], sweep: dict[str, list[object]]) -> list[Scenario]:
@@ -113,15 +132,20 @@ def _swept(targets: Sequence[str], sweep: dict[str, list[object]]) -> list[Scena
     except ScenarioError as error:
         if sweep and not error.hint:
             fields = " and ".join(sweep)
-            error.hint = f"--sweep sets {fields}; what the scenario fixes beside it, a block table say, must fit"
+            bare = next((p.field for p in error.problems if p.field in sweep and p.needed == "a list"), None)
+            error.hint = (
+                f"a list a value, in brackets: --sweep '{bare}=[30],[4000]'"
+                if bare
+                else f"--sweep sets {fields}; what the scenario fixes beside it, a block table say, must fit"
+            )
         raise
 
 
 def _write(request: Request, records: Sequence[ComparisonRecord]) -> None:
     if request.csv:
-        request.csv.write_text(to_csv(records), encoding="utf-8")
+        write_text(request.csv, to_csv(records))
     if request.markdown:
-        request.markdown.write_text(to_markdown(records, layers=request.layers), encoding="utf-8")
+        write_text(request.markdown, to_markdown(records, layers=request.layers))
     if request.plot:
         from pagedbench.report.plots import plot_comparisons
 

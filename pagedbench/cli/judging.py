@@ -24,7 +24,7 @@ from pagedbench.runner.pool import WorkerOptions, Workers
 from pagedbench.runner.session import RunResult, run_cells
 from pagedbench.scenario.loader import load_scenarios
 from pagedbench.scenario.model import Scenario
-from pagedbench.timing.options import TimingOptions
+from pagedbench.timing.options import Quantity, TimingOptions
 
 SIGNAL_EXIT = 128
 BASELINE_TIMING = TimingOptions(quantities=("kernel", "call"))
@@ -206,8 +206,12 @@ def _seeded(scenario: Scenario, seed: int | None) -> Scenario:
 
 
 def _timing_on(device: str, timing: TimingOptions | None) -> TimingOptions | None:
-    """On a CPU the kernel's time, the call's and the total are one and the same thing: it is measured once."""
-    return replace(timing, quantities=("kernel", "call")) if timing is not None and device == "cpu" else timing
+    """On a CPU the kernel's time and the call's are one and the same thing, measured once, and there are no graphs; the
+    total is more by what is planned."""
+    if timing is None or device != "cpu":
+        return timing
+    total: tuple[Quantity, ...] = ("total",) if "total" in timing.quantities else ()
+    return replace(timing, quantities=("kernel", "call", *total))
 
 
 def _earlier(request: Request) -> Mapping[str, list[CellRecord]]:

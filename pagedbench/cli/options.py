@@ -14,6 +14,8 @@ BACKEND_NAMES = (
 )  # fmt: skip
 # What `inputs.seed` takes: the largest whole number that readers of JSON hold exactly.
 MAX_SEED = 2**53
+# More seconds than anybody waits, and fewer than what clocks and pipes can hold: «inf» would end in an overflow.
+MOST_SECONDS = 1e6
 PATH_NAMES = ("varlen", "decode", "paged-varlen", "all")
 
 
@@ -76,7 +78,12 @@ Seed = Annotated[
 ]
 Timeout = Annotated[
     float,
-    typer.Option("--timeout", min=0.1, help="Seconds a stage of a cell may take; what a backend compiles is added."),
+    typer.Option(
+        "--timeout",
+        min=0.1,
+        max=MOST_SECONDS,
+        help="Seconds a stage of a cell may take; what a backend compiles is added.",
+    ),
 ]
 Require = Annotated[
     list[str] | None,

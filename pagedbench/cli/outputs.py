@@ -124,5 +124,7 @@ def _draw(records: Sequence[CellRecord], file: Path) -> None:
         for name, svg in record.pictures.items():
             cell = re.sub(r"[^A-Za-z0-9.=-]+", "-", f"{name}-{record.scenario}-{record.target}")
             drawn.append(write_picture(svg, file.with_name(f"{file.stem}-{cell}{file.suffix or '.png'}")))
+    if not drawn:
+        print("nothing drawn: no cell has a time, and no footprint failed", file=sys.stderr)
     for picture in drawn:
         print(f"drawn: {picture}", file=sys.stderr)

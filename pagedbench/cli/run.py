@@ -17,7 +17,9 @@ def command(
     seed: o.Seed = None,
     timing: Annotated[bool, typer.Option("--timing/--no-timing", help="Time the cells that are right.")] = True,
     precision: Annotated[str, typer.Option(help="Sample until the median's interval is that narrow.")] = "1%",
-    max_seconds: Annotated[float, typer.Option(min=0.01, help="Seconds of sampling kernel time at most.")] = 0.5,
+    max_seconds: Annotated[
+        float, typer.Option(min=0.01, max=o.MOST_SECONDS, help="Seconds of sampling kernel time at most.")
+    ] = 0.5,
     quantities: Annotated[
         str,
         typer.Option(

@@ -32,7 +32,7 @@ from pagedbench.report.crossover import (
     values_on,
 )
 from pagedbench.report.figures import duration, three_digits
-from pagedbench.report.fitting import Fitted
+from pagedbench.report.fitting import Fitted, InParts
 from pagedbench.report.table import style_of
 from pagedbench.results.comparison import ComparisonRecord, PairRecord, SideRecord
 from pagedbench.words import Verdict
@@ -144,8 +144,9 @@ def crossover_map(records: Sequence[ComparisonRecord]) -> Iterator[RenderableTyp
     columns = values_on(records, across)
     names = short_names(records[0])
     letters = [f"{letter} {name}" for letter, name in zip(string.ascii_uppercase, names, strict=False)]
+    over = "; columns are keys" if across == "keys" else ""
     yield Text()
-    yield Text.assemble(("crossover", "bold"), f"  {', '.join(letters)}: so many times as fast as the next")
+    yield Text.assemble(("crossover", "bold"), f"  {', '.join(letters)}: so many times as fast as the next{over}")
     if marks := marks_told(records):
         yield Text(", ".join(marks), style="dim")
     view = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
@@ -156,7 +157,7 @@ def crossover_map(records: Sequence[ComparisonRecord]) -> Iterator[RenderableTyp
     for key, line in _rows(records, rows).items():
         by_value = {str(r.facts.get(across)): r for r in line}
         view.add_row(*(Text(part) for part in key), *(_map_cell(by_value.get(str(value))) for value in columns))
-    yield view
+    yield InParts(view, len(rows))
 
 
 def _rows(records: Sequence[ComparisonRecord], rows: Sequence[str]) -> dict[tuple[str, ...], list[ComparisonRecord]]:

@@ -380,13 +380,14 @@ def splits_cost(records: Sequence[ComparisonRecord]) -> list[str]:
     if SPLITS not in axes:
         return []
     others = [name for name in axes if name != SPLITS]
-    sentences = []
+    idle = dict.fromkeys(side.target for record in records for side in record.sides if side.ignores_splits)
+    sentences = [f"{target} ignores the number of splits" for target in idle]
     for line in _lines(records, SPLITS, others):
         auto = next((r for r in line if r.facts[SPLITS] == "auto"), None)
         for side in range(len(line[0].sides)) if auto else ():
             timed = [(r, m) for r in line if r is not auto and (m := r.sides[side].measurement)]
             own = auto.sides[side].measurement if auto else None
-            if timed and own and auto:
+            if timed and own and auto and not auto.sides[side].ignores_splits:
                 sentences.append(_splits_sentence(auto, side, own, timed, others))
     return sentences
 

@@ -1,11 +1,13 @@
 """Tables on terminals narrower than they are made for: the scenario takes a line of its own over its rows, and what
 does not fit beside the rest goes below it. On 100 columns and more, and wherever it fits as it is, a table stays one.
+The tables that are stacked have the scenario in their first column, empty where it is the one above.
 
-The tables that this takes have the scenario in their first column, empty where it is the one above.
+A map has no bound on its columns: one too wide for any terminal is cut into parts, one under the other.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +22,8 @@ from rich.text import Text
 FULL_WIDTH = 100
 _GAP = 2
 _INDENT = 2
+_BETWEEN = 3
+"""What a table with `padding=(0, 1)` leaves between two columns."""
 _LEAST_COLUMNS = 3
 _NOTHING = ("", "–")
 
@@ -37,6 +41,40 @@ class Fitted:
             yield self.table
         else:
             yield from _stacked(self.table, width)
+
+
+@dataclass(frozen=True)
+class InParts:
+    """A table whose columns after the first `kept` go below where they do not fit; the first stand before each part."""
+
+    table: Table
+    kept: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        first, rest = self.table.columns[: self.kept], self.table.columns[self.kept :]
+        room = options.max_width - sum(_width(column) + _BETWEEN for column in first)
+        while rest:
+            count = _count_that_fit(rest, room)
+            yield _of_columns(self.table, [*first, *rest[:count]])
+            rest = rest[count:]
+            if rest:
+                yield Text()
+
+
+def _count_that_fit(columns: Sequence[Column], room: int) -> int:
+    """How many columns, from the left, fit side by side; one at least."""
+    ends = itertools.accumulate(_width(column) + _BETWEEN for column in columns)
+    return max(1, sum(end - _BETWEEN <= room for end in ends))
+
+
+def _of_columns(table: Table, columns: Sequence[Column]) -> Table:
+    """A table like `table`, of these columns of it."""
+    part = Table(box=table.box, pad_edge=table.pad_edge, padding=table.padding, show_edge=table.show_edge)
+    for column in columns:
+        part.add_column(column.header, justify=column.justify, no_wrap=column.no_wrap)
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        part.add_row(*cells)
+    return part
 
 
 def _stacked(table: Table, width: int) -> Iterator[RenderableType]:

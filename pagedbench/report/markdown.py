@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from pagedbench.report.figures import duration, of_budget, three_digits
 from pagedbench.report.story import (
     Standing,
-    clipped,
     failures_first,
     green,
     headline,
@@ -23,6 +22,7 @@ from pagedbench.report.story import (
 )
 from pagedbench.report.table import failure_lines, reason_of_skip
 from pagedbench.results.record import CellRecord
+from pagedbench.results.text import clipped
 
 MOST_CHARACTERS = 60_000
 MOST_OPEN_ROWS = 20

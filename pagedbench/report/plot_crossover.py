@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagedbench.report.crossover import MARKS, Outcome, axes_of, marks_told, outcome, short_names, values_on
-from pagedbench.report.plot_style import COLOURS, HATCHES, MARKERS, finish, require_matplotlib
+from pagedbench.report.plot_style import COLOURS, HATCHES, MARKERS, finish, literal, require_matplotlib
 from pagedbench.results.comparison import ComparisonRecord
 
 NARROW = 5.0
@@ -40,7 +40,7 @@ def crossover_figure(records: Sequence[ComparisonRecord], caption: str) -> Any:
 def _map_title(records: Sequence[ComparisonRecord]) -> str:
     names = short_names(records[0])
     letters = ", ".join(f"{letter} = {name}" for letter, name in zip(string.ascii_uppercase, names, strict=False))
-    return f"Who is faster, and how many times: {letters}"
+    return literal(f"Who is faster, and how many times: {letters}")
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _dress_ratios(ratios: Any, names: Sequence[str], columns: Sequence[Any], acr
     ratios.set_xlim(0, len(columns))
     ratios.set_xticks([x + 0.5 for x in range(len(columns))], [_tick(v) for v in columns], fontsize=8)
     ratios.set_xlabel(across.replace("_", " "))
-    ratios.set_ylabel(f"time of {names[1]}\nover {names[0]}", fontsize=8)
+    ratios.set_ylabel(literal(f"time of {names[1]}\nover {names[0]}"), fontsize=8)
     low, high = ratios.get_ylim()
     narrow = high < NARROW * low
     ratios.yaxis.set_major_locator(MaxNLocator(5) if narrow else LogLocator(base=10, subs=(1.0, 2.0, 5.0)))

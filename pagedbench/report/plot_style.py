@@ -27,6 +27,11 @@ def require_matplotlib() -> Any:
     return plt
 
 
+def literal(name: str) -> str:
+    """A name of the user's as matplotlib shows it letter by letter: between two dollars it would read a formula."""
+    return name.replace("$", r"\$")
+
+
 def look_of(sides: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Colour, hatch and marker of each side."""
     return {
@@ -53,4 +58,4 @@ def finish(figure: Any, axes: Any, title: str, caption: str) -> None:
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    figure.text(0.01, -0.02, caption, fontsize=7, color="#444444", ha="left", va="top", wrap=True)
+    figure.text(0.01, -0.02, literal(caption), fontsize=7, color="#444444", ha="left", va="top", wrap=True)

@@ -15,7 +15,7 @@ from pagedbench.errors import UsageError
 from pagedbench.report.crossover import grids_of
 from pagedbench.report.figures import three_digits
 from pagedbench.report.plot_crossover import crossover_figure
-from pagedbench.report.plot_style import finish, legend_handles, look_of, require_matplotlib
+from pagedbench.report.plot_style import finish, legend_handles, literal, look_of, require_matplotlib
 from pagedbench.results.comparison import ComparisonRecord
 from pagedbench.results.record import CellRecord
 from pagedbench.timing.measurement import Measurement
@@ -30,7 +30,8 @@ WIDE = 30.0
 
 @dataclass(frozen=True)
 class Entry:
-    """One measured call: where it stands in the picture (`group`), whose it is (`side`), what was measured."""
+    """One measured call: where it stands in the picture (`group`), whose it is (`side`), what was measured; names as
+    `literal` gives them."""
 
     group: str
     side: str
@@ -47,7 +48,7 @@ class Entry:
 def plot_comparisons(records: Sequence[ComparisonRecord], file: Path) -> list[Path]:
     """Draw all that comparisons have to show; `file` gives folder, stem and form (`.png`, `.svg`). Returns files."""
     entries = [
-        Entry(record.scenario, side.target, measurement)
+        Entry(literal(record.scenario), literal(side.target), measurement)
         for record in records
         for side in record.sides
         if (measurement := side.measurement) and measurement.kernel
@@ -66,7 +67,7 @@ def plot_cells(records: Sequence[CellRecord], file: Path) -> list[Path]:
     for record in records:
         measurement = Measurement.from_dict(record.timing) if record.timing else None
         if measurement and measurement.kernel and measurement.invalid is None:
-            entries.append(Entry(record.scenario, record.target, measurement))
+            entries.append(Entry(literal(record.scenario), literal(record.target), measurement))
     return plot_entries(entries, cell_caption(records), file)
 
 
@@ -118,13 +119,17 @@ def comparison_caption(records: Sequence[ComparisonRecord]) -> str:
 
 
 def cell_caption(records: Sequence[CellRecord]) -> str:
-    """On what a run's cells were measured."""
+    """On what a run's cells were measured: of those that were timed, and have a place in the picture."""
     first = records[0]
+    timed = [record for record in records if record.time_us is not None] or records
+    heads = list(dict.fromkeys(record.heads for record in timed))
+    dtypes = "/".join(dict.fromkeys(record.dtype for record in timed if record.dtype))
     versions = dict.fromkeys(
         f"{r.backend} {r.environment['backend_version']}" for r in records if r.environment.get("backend_version")
     )
     caches = dict.fromkeys(f"{r.timing['cache']} L2" for r in records if r.timing and r.device != "cpu")
-    return _caption(first.environment, [*caches, *versions])
+    told = heads[0] if len(heads) == 1 else "heads differ"
+    return _caption(first.environment, [*caches, told, dtypes, *versions])
 
 
 def _caption(environment: dict[str, Any], parts: Sequence[str]) -> str:
@@ -151,7 +156,7 @@ def bars_figure(entries: Sequence[Entry], caption: str) -> Any:
             position += 1
         position += 0.6
     axes.set_yticks(ticks, groups, fontsize=8)
-    axes.invert_yaxis()
+    axes.set_ylim(position - 0.6, -1)  # from the top down; margins in per cent would be wide bands in a long chart
     if spread_wide:
         axes.set_xscale("log")
         axes.grid(True, axis="x", which="major", color="#dddddd", linewidth=0.6)
@@ -257,7 +262,7 @@ def stages_figure(entries: Sequence[Entry], caption: str) -> Any:
         at = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 7}
         axes.annotate(f"{total / 1e3:,.1f} µs", (left, position), **at)
     axes.set_yticks(range(len(entries)), [f"{e.group}\n{e.side}" for e in entries], fontsize=7)
-    axes.invert_yaxis()
+    axes.set_ylim(len(entries) - 0.4, -0.6)
     axes.set_xlabel("share of device time, %" if shares else "device time, µs (medians of the stages)")
     axes.margins(x=0.1)
     figure.legend(

@@ -22,8 +22,8 @@ _PLACEMENT = "cache.placement"
 
 
 def timing_table(records: Sequence[CellRecord]) -> Table | None:
-    """The table of the cells that were timed; None if there are none."""
-    timed = [r for r in records if r.timing]
+    """The table of the cells that were timed; None if there are none. A time that must not be used is not shown."""
+    timed = [r for r in records if r.timing and not r.timing.get("invalid")]
     if not timed:
         return None
     quantities = ["call", *(name for name in _WHEN_MEASURED if any(_quantity(r, name) is not None for r in timed))]

@@ -23,7 +23,10 @@ TOO_FEW = "too few samples"
 
 @dataclass
 class SideRecord:
-    """One side: who, whether it was right, and its times (None: no time, for the reason in `message`)."""
+    """One side: who, whether it was right, and its times (None: no time, for the reason in `message`).
+
+    `ignores_splits`: it takes a number of splits, which changes nothing.
+    """
 
     backend: str
     path: str
@@ -32,6 +35,7 @@ class SideRecord:
     worst_error: float | None = None
     version: str | None = None
     timing: dict[str, Any] | None = None
+    ignores_splits: bool = False
 
     @property
     def target(self) -> str:

@@ -80,8 +80,8 @@ class CellRecord:
     Speed: `timing` (what `timing/` measured: `Measurement.to_dict()` with raw samples in ns, intervals, method),
     `time_us` the median of the kernel time, `spread_us` its median absolute deviation, `work` (`bytes` that must be
     moved, `flops` that must be done), `gb_per_s`, `tflop_per_s`, `limit_share` (of the limit that binds).
-    Circumstances: `environment`, `scenario_text`, `scenario_hash`, `where` (file:line), `memory` (`need` and `have` in
-    bytes), `durations` (seconds by stage), `pictures` (name to SVG text).
+    Circumstances: `heads` and `dtype` of the attention, `environment`, `scenario_text`, `scenario_hash`, `where`
+    (file:line), `memory` (`need` and `have` in bytes), `durations` (seconds by stage), `pictures` (name to SVG text).
     """
 
     scenario: str
@@ -116,6 +116,8 @@ class CellRecord:
     work: dict[str, float] | None = None
     environment: dict[str, Any] = field(default_factory=dict)
     about: str = ""
+    heads: str = ""
+    dtype: str = ""
     scenario_text: str = ""
     scenario_hash: str = ""
     where: str = ""
@@ -160,6 +162,8 @@ class CellRecord:
             data = json.loads(line)
         except ValueError as error:
             raise UsageError(f"not a record: {line[:60]!r}", "records are JSON Lines, one cell a line") from error
+        if isinstance(data, dict) and data.get("kind") == "comparison":
+            raise UsageError("a record of compare, not of a run", "show it by itself: pagedbench compare FILE")
         if not isinstance(data, dict) or not data.keys() >= REQUIRED:
             raise UsageError(f"not a record of pagedbench: {line[:60]!r}", "give a file made by --json, run or check")
         if isinstance(data["schema"], int) and data["schema"] > SCHEMA:

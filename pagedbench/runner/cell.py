@@ -27,8 +27,8 @@ from pagedbench.errors import PagedbenchError
 from pagedbench.faults.diagnosis import diagnose
 from pagedbench.oracle.reference import NoReference
 from pagedbench.report.footprint_plot import footprint_svg
-from pagedbench.report.story import clipped, printable
 from pagedbench.results.record import CellRecord, CheckDict
+from pagedbench.results.text import clipped, printable
 from pagedbench.runner.common import Common
 from pagedbench.runner.limits import limit_address_space
 from pagedbench.runner.paths import shorten_paths

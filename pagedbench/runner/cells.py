@@ -79,6 +79,7 @@ class Cell:
         record.variant = dict(scenario.variant)
         record.seed = scenario.inputs.seed
         record.about = scenario.about
+        record.heads, record.dtype = scenario.attention.heads_told, scenario.attention.dtype
         record.where = shorten_paths(scenario.origin.where("name"))
         record.scenario_text = source_text(scenario)
         record.scenario_hash = scenario_hash(scenario)

@@ -96,7 +96,7 @@ def _compare(
         device=workers.device,
         seed=scenario.inputs.seed,
         cache=timing.cache if workers.device != "cpu" else "warm",
-        heads=f"{attention.num_heads}/{attention.num_kv_heads} heads, head dim {attention.head_dim}",
+        heads=attention.heads_told,
         dtype=attention.dtype,
         time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         scenario_hash=scenario_hash(scenario),
@@ -145,7 +145,7 @@ def _fill_in(record: ComparisonRecord, passed: Sequence[int], found: dict[str, A
     record.work = found["work"]
     for index, told in zip(passed, found["sides"], strict=True):
         side = record.sides[index]
-        side.timing = told["timing"]
+        side.timing, side.ignores_splits = told["timing"], told["ignores_splits"]
         invalid = told["wrong"] or (side.timing or {}).get("invalid")
         if invalid:
             side.message = invalid

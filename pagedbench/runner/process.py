@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pagedbench
-from pagedbench.report.story import printable
+from pagedbench.results.text import printable
 from pagedbench.runner.limits import GIB, resident_bytes
 from pagedbench.runner.paths import shorten_paths
 from pagedbench.runner.protocol import Channel, ChannelClosed, Message
@@ -26,6 +26,7 @@ from pagedbench.runner.protocol import Channel, ChannelClosed, Message
 STDERR_TAIL = 4000
 _OUTPUT_CAP = 64 << 20  # a kernel that prints for ever must not fill the disk
 _POLL_SECONDS = 0.1
+COMPILERS = 4  # that a worker beside others may run at a time: one would leave the cores idle when the others are done
 
 
 class WorkerGone(Exception):
@@ -178,5 +179,8 @@ def _environment(threads: int | None, *, wrapped: bool) -> dict[str, str]:
         # torch's caching allocator would hide reads past the end of a tensor from the sanitizer.
         extra |= {"PAGEDBENCH_WRAPPED": "1", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     # Helper threads that spin while they wait make a busy machine many times slower than one that lets them sleep.
-    defaults = {"OMP_WAIT_POLICY": "PASSIVE"} | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+    defaults = {"OMP_WAIT_POLICY": "PASSIVE"}
+    if threads:
+        # Libraries that compile CUDA at their first call start a compiler a core, of some gigabytes each.
+        defaults |= {"OMP_NUM_THREADS": str(threads), "MAX_JOBS": str(max(threads, COMPILERS))}
     return {**defaults, **os.environ, **extra}

@@ -66,7 +66,10 @@ def _beside_each_other(job: VersusJob, tell: Tell, contexts: Sequence[CheckConte
     work = work_of(job.scenario.attention, contexts[0].layout)
     return {
         "work": {"bytes": work.bytes, "flops": work.flops},
-        "sides": _sides(looks, right, found, [call for _, call in calls]),
+        "sides": [
+            {**side, "ignores_splits": context.backend.traits_for(context.path).ignores_splits}
+            for side, context in zip(_sides(looks, right, found, [c for _, c in calls]), contexts, strict=True)
+        ],
         "pairs": _pairs(right, found, differences),
     }
 

@@ -118,6 +118,11 @@ class Attention:
         """Query heads for one KV head."""
         return self.num_heads // self.num_kv_heads
 
+    @property
+    def heads_told(self) -> str:
+        """`32/8 heads, head dim 128`: what a time has to say it is of."""
+        return f"{self.num_heads}/{self.num_kv_heads} heads, head dim {self.head_dim}"
+
 
 @dataclass(frozen=True)
 class Distribution:

@@ -71,6 +71,15 @@ def test_a_probe_tells_claims_from_truth(mine: str) -> None:
     assert trials["softcap"].works
     assert claim(load_backend(mine), BY_NAME["softcap"], AttnPath.VARLEN, "cpu") == "softcap: mine has none"
     assert trials["sinks"].verdict == "CRASHED"
+    assert trials["sinks"].message == "the process exited with status 3"
+    assert trials["ALiBi"].verdict == "MISMATCH"
+
+
+def test_a_probe_says_which_signal_ended_its_process(mine: str) -> None:
+    file = Path(mine)
+    file.write_text(KERNEL.replace("os._exit(3)", "os.kill(os.getpid(), 11)"))
+    trials = {trial.feature: trial for trial in probe(load_backend(mine), "cpu")}
+    assert trials["sinks"].message == "the process was ended by SIGSEGV"
     assert trials["ALiBi"].verdict == "MISMATCH"
 
 

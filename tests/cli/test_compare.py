@@ -91,6 +91,24 @@ def test_a_whole_comparison_with_a_sweep(tmp_path):
     assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["environment"]["torch"]
 
 
+def test_bare_numbers_for_a_field_of_lists_are_refused_with_the_form_that_is_meant(tmp_path):
+    (tmp_path / "small.yaml").write_text(SMALL)
+    done = pagedbench("compare", "varlen", "decode", "small.yaml", "--sweep", "batch.cached_lens=5,9", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--sweep 'batch.cached_lens=[30],[4000]'" in done.stderr
+
+
+def test_a_sweep_of_splits_says_who_ignores_them(tmp_path):
+    (tmp_path / "small.yaml").write_text(SMALL)
+    done = pagedbench(
+        "compare", "varlen", "decode", "small.yaml", "--sweep", "attention.num_splits=auto,2", "--device", "cpu",
+        "--max-seconds", 0.02, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "torch:decode ignores the number of splits" in done.stdout
+    assert "own number of splits" not in done.stdout
+
+
 def test_a_side_that_is_wrong_gets_no_time_and_exit_code_1(tmp_path):
     (tmp_path / "small.yaml").write_text(SMALL)
     (tmp_path / "mine.py").write_text(
@@ -147,3 +165,39 @@ def test_a_file_of_something_else_is_refused(tmp_path):
     done = pagedbench("compare", "cells.jsonl", cwd=tmp_path)
     assert done.returncode == 2
     assert "not a record of a comparison" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "idle"),
+    [
+        (("out.jsonl",), ("--json", "new.jsonl")),
+        (("out.jsonl",), ("--sweep", "cache.block_size=16,32")),
+        (("out.jsonl", "old.jsonl"), ("--csv", "new.csv")),
+        (("out.jsonl", "old.jsonl"), ("--plot", "new.png")),
+    ],
+)
+def test_an_option_that_records_make_nothing_of_is_refused(tmp_path, given, idle):
+    """A file asked for would never appear, with exit code 0."""
+    for file in given:
+        (tmp_path / file).write_text(comparison(300, 100).to_json() + "\n")
+    done = pagedbench("compare", *given, *idle, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{idle[0]} does nothing with " in done.stderr
+
+
+def test_a_file_of_records_that_cannot_be_made_is_refused_by_name(tmp_path):
+    """A link into a folder that is not there: root, too, cannot write through it."""
+    (tmp_path / "small.yaml").write_text(SMALL)
+    (tmp_path / "out.jsonl").symlink_to("nowhere/out.jsonl")
+    done = pagedbench(
+        "compare", "varlen", "decode", "small.yaml", "--device", "cpu", "--json", "out.jsonl", cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cannot write out.jsonl: No such file or directory" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--max-seconds", "--timeout"])
+def test_seconds_without_end_are_refused(tmp_path, option):
+    done = pagedbench("compare", "varlen", "decode", "docs-decode", option, "inf", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert option in done.stderr

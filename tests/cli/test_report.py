@@ -46,6 +46,15 @@ def test_makes_every_form_again(records: Path, tmp_path: Path) -> None:
     assert not [p for p in (tmp_path / "new").iterdir() if p.name.startswith(".")]
 
 
+def test_a_picture_of_nothing_is_said_not_to_be_drawn(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    file.write_text(skipped().to_json() + "\n")
+    result = CliRunner().invoke(app, ["report", str(file), "--plot", str(tmp_path / "times.svg")])
+    assert result.exit_code == 0
+    assert "nothing drawn: no cell has a time, and no footprint failed" in result.stderr
+    assert not list(tmp_path.glob("*.svg"))
+
+
 def test_requirements_said_again_show_in_the_reports(records: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     result = CliRunner().invoke(app, ["report", str(records), "--require", "fa9", "--html", str(page)])

@@ -58,6 +58,18 @@ def test_records_are_read_by_pandas_in_one_line(tmp_path: Path) -> None:
     assert list(table.groupby("verdict").size().items()) == [("PASS", 1), ("SKIPPED", 1)]
 
 
+def test_the_total_is_timed_on_a_cpu_where_it_is_asked_for(tmp_path: Path) -> None:
+    """It is more than the call by what is planned; only graphs are a GPU's own."""
+    done = pagedbench(
+        "run", "docs-decode", "--backend", "torch:decode", "--device", "cpu", "--max-seconds", "0.02",
+        "--quantities", "graph,call,total", "--json", "records.jsonl", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (record,) = read_records(tmp_path / "records.jsonl")
+    assert list((record.timing or {})["quantities"]) == ["kernel", "call", "plan", "total"]
+    assert "total" in done.stdout
+
+
 def test_help_names_every_command_and_imports_no_torch() -> None:
     script = (
         "import sys; from typer.testing import CliRunner; from pagedbench.cli.app import COMMANDS, app\n"

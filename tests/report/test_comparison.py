@@ -64,6 +64,22 @@ def test_a_grid_becomes_a_map_with_ties_marked():
     assert ["16", "(B)", "–"] in lines
 
 
+def test_a_map_too_wide_for_the_terminal_is_cut_into_parts_and_loses_no_column():
+    text = shown([comparison(20, 10, batch=b, keys=1100 + k) for b in (1, 4) for k in range(60)])
+    headed = [line.split() for line in text.splitlines() if line.split()[:1] == ["batch"]]
+    assert [column for line in headed for column in line[1:]] == [str(1100 + k) for k in range(60)]
+    assert text.count("B 2.00") == 120
+    assert "…" not in text.partition("flash-attn-3:")[0]
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_map_over_keys_says_that_its_bare_numbers_are_keys():
+    assert "; columns are keys" in shown([comparison(20, 10, batch=1, keys=k) for k in (128, 4096)])
+    over_blocks = shown([comparison(20, 10, block_size=size) for size in (16, 32)])
+    assert "block size 16" in over_blocks
+    assert "columns are" not in over_blocks
+
+
 def test_too_few_samples_are_no_tie_and_the_marks_that_occur_are_explained():
     grid = [comparison(32, 10, batch=b, keys=k, pairs=n) for b, k, n in [(1, 128, 100), (1, 4096, 6), (4, 128, 2)]]
     text = shown([*grid, comparison(None, 10, batch=4, keys=4096)])

@@ -153,6 +153,13 @@ class TestSplits:
         (sentence,) = splits_cost(self.grid(115, s1=100))
         assert "takes 1.15×" in sentence
 
+    def test_a_backend_that_ignores_splits_has_no_choice_to_judge(self) -> None:
+        """What differs between the points of its grid is drift."""
+        grid = self.grid(115, s1=100)
+        for record in grid:
+            record.sides[0].ignores_splits = True
+        assert splits_cost(grid) == ["flash-attn-3:varlen ignores the number of splits"]
+
 
 def test_measured_records_are_what_they_claim():
     assert measured(250).kernel.median == 250e3

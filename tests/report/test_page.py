@@ -11,7 +11,7 @@ import pytest
 
 from pagedbench.report.page.markup import Safe, picture, tag
 from pagedbench.report.page.page import html_page
-from pagedbench.report.page.speed import Axis, Line, axis_for, ticks
+from pagedbench.report.page.speed import Axis, Line, axis_for, quantity, ticks
 from pagedbench.results.record import CellRecord
 from tests.report.records import HOSTILE, crashed, everything, hostile, passed, skipped, timed, wrong
 
@@ -139,6 +139,12 @@ class TestContent:
 
     def test_nothing_timed_nothing_drawn(self) -> None:
         assert 'id="speed"' not in html_page([passed()])
+
+    def test_a_time_that_must_not_be_used_is_not_drawn(self) -> None:
+        record = timed(12.7)
+        assert quantity(record, "kernel") is not None
+        record.timing = {**(record.timing or {}), "invalid": "wrong after timing: sequence 0"}
+        assert quantity(record, "kernel") is None
 
 
 class TestAxis:

@@ -9,8 +9,17 @@ import pytest
 
 from pagedbench.errors import UsageError
 from pagedbench.report.plot_crossover import crossover_figure
-from pagedbench.report.plots import Entry, plot_comparisons, require_matplotlib, roofline_figure
+from pagedbench.report.plots import (
+    Entry,
+    bars_figure,
+    cell_caption,
+    plot_comparisons,
+    require_matplotlib,
+    roofline_figure,
+    stages_figure,
+)
 from tests.report.comparisons import comparison
+from tests.report.records import skipped, timed
 
 pytest.importorskip("matplotlib")
 
@@ -40,6 +49,16 @@ def test_every_picture_says_on_what_it_was_measured(drawn):
         text = text_of(file)
         for label in ("NVIDIA H200", "32/8 heads, head dim 128", "bfloat16", "flash-attn-3 1.0", "torch 2.11.0"):
             assert label in text, (file.name, label)
+
+
+def test_a_runs_pictures_say_heads_and_dtype_too():
+    cells = [
+        timed(12.7, heads="32/8 heads, head dim 128", dtype=dtype, device="cpu") for dtype in ("bfloat16", "float16")
+    ]
+    caption = cell_caption([*cells, skipped(heads="4/2 heads, head dim 16", dtype="float32")])
+    assert "32/8 heads, head dim 128  ·  bfloat16/float16" in caption
+    assert "float32" not in caption, "it has no place in the picture"
+    assert "heads differ" in cell_caption([cells[0], timed(25.4, heads="4/2 heads, head dim 16", device="cpu")])
 
 
 def test_the_map_says_in_words_what_its_colours_show(drawn):
@@ -87,6 +106,19 @@ def test_a_batch_with_nothing_to_compute_does_not_stretch_the_roofline(tmp_path)
     assert roofline_of([with_roofline(comparison(20, 10), **idle)], tmp_path) == ""
 
 
+def test_a_long_chart_has_no_empty_bands():
+    """60 calls: less than one bar's height is left free at either end."""
+    measurement = comparison(20, 10, stages={"gather": 10, "attention": 10}).sides[0].measurement
+    entries = [Entry(f"cell {number}", "flash-attn-3:varlen", measurement) for number in range(60)]
+    plt = require_matplotlib()
+    for figure in (bars_figure(entries, ""), stages_figure(entries, "")):
+        bottom, top = figure.axes[0].get_ylim()
+        ticks = figure.axes[0].get_yticks()
+        assert -1 <= top < min(ticks) - 0.5
+        assert max(ticks) + 0.5 < bottom <= max(ticks) + 1.1
+        plt.close(figure)
+
+
 def test_an_axis_of_narrow_ratios_has_numbers_to_read():
     narrow = [comparison(us, 10, keys=k) for k, us in [(128, 12), (1024, 12.5)]]
     _, ratios = crossover_figure(narrow, "").axes
@@ -107,6 +139,16 @@ def test_a_version_is_said_once(tmp_path):
     for own in record.sides:
         own.backend, own.version = "torch", "2.11.0"
     assert roofline_of([record], tmp_path).count("torch 2.11.0") == 1
+
+
+def test_a_dollar_in_a_name_makes_no_formula(tmp_path):
+    plt = require_matplotlib()
+    plt.rcParams["svg.fonttype"] = "none"
+    grid = [comparison(20, 10, batch=1, keys=k, stages={"gather": 10, "attention": 10}) for k in (128, 4096)]
+    for own in (side for record in grid for side in record.sides):
+        own.backend = r"./$\frac$.py:mine"
+    for file in plot_comparisons(grid, tmp_path / "own.svg"):
+        assert r"./$\frac$.py:mine" in text_of(file), file.name
 
 
 def test_an_unknown_form_is_refused(tmp_path):

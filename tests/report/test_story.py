@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from pagedbench.report.story import Place, failures_first, green, headline, machine, place, printable, reproduce
+from pagedbench.report.story import Place, failures_first, green, headline, machine, place, reproduce
 from pagedbench.results.record import CellRecord
 from pagedbench.words import Verdict
 from tests.report.records import crashed, everything, expected, passed, record, skipped, wrong
@@ -74,8 +74,3 @@ def test_a_shipped_scenario_is_run_again_by_name_and_another_by_its_file() -> No
 def test_the_machine_in_one_line() -> None:
     assert machine(everything()) == "NVIDIA H200, driver 580.159, cuda 13.0, torch 2.11.0"
     assert machine([record(environment={})]) == "cuda"
-
-
-def test_a_kernels_words_cannot_steer_where_they_are_shown() -> None:
-    assert printable("\x1b[31mred\x00 ünï\tcode\n") == "red\ufffd ünï\tcode\n"
-    assert printable("half \ud800, turned \u202e(k.py:5)") == "half \ufffd, turned \ufffd(k.py:5)"

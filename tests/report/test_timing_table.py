@@ -63,6 +63,13 @@ def test_cells_without_a_time_have_no_row() -> None:
     assert "docs-varlen" not in _text(_record(), untimed)
 
 
+def test_a_cell_that_was_wrong_after_timing_has_no_row() -> None:
+    wrong = _record(invalid="wrong after timing: sequence 0")
+    wrong.scenario = "docs-varlen"
+    assert timing_table([wrong]) is None
+    assert "docs-varlen" not in _text(_record(), wrong)
+
+
 def test_graph_and_total_have_columns_where_they_were_asked_for() -> None:
     asked = {name: _quantity(ns) for name, ns in {"kernel": 1e4, "call": 5e4, "graph": 1.3e4, "total": 9e4}.items()}
     text = _text(_record(quantities=asked))

@@ -12,6 +12,7 @@ import pytest
 from pagedbench.errors import UsageError
 from pagedbench.results.record import SCHEMA, CellRecord
 from pagedbench.words import Verdict
+from tests.report.comparisons import comparison
 
 
 def make_record(**changes: object) -> CellRecord:
@@ -99,6 +100,12 @@ def test_a_damaged_record_is_refused_and_no_report_stumbles_over_it(damage: dict
     data = json.loads(make_record().to_json())
     with pytest.raises(UsageError, match="a damaged record"):
         CellRecord.from_json(json.dumps({**data, **damage}))
+
+
+def test_a_record_of_compare_is_refused_with_the_command_that_shows_it() -> None:
+    with pytest.raises(UsageError, match="a record of compare, not of a run") as refused:
+        CellRecord.from_json(comparison(300, 100).to_json())
+    assert refused.value.hint == "show it by itself: pagedbench compare FILE"
 
 
 def test_a_newer_schema_is_refused_and_an_unknown_key_is_not() -> None:

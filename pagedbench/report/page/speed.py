@@ -53,9 +53,11 @@ class Axis:
 
 
 def quantity(record: CellRecord, name: str) -> Line | None:
-    """A timed quantity of a record as a line; None where it was not measured. Only the kernel's samples are drawn."""
-    stored: Mapping[str, Any] | None = ((record.timing or {}).get("quantities") or {}).get(name)
-    if not stored or not stored.get("samples"):
+    """A timed quantity of a record as a line; None where it was not measured, or must not be used. Only the kernel's
+    samples are drawn."""
+    timing = record.timing or {}
+    stored: Mapping[str, Any] | None = (timing.get("quantities") or {}).get(name)
+    if timing.get("invalid") or not stored or not stored.get("samples"):
         return None
     low, median, high = (float(stored[key]) / 1e3 for key in ("low", "median", "high"))
     samples = tuple(float(s) / 1e3 for s in stored["samples"]) if name == "kernel" else (median,)
