@@ -7,24 +7,23 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TextIO
 
 import yaml
 
 from pagedbench.cli.outputs import refuse_shared
 from pagedbench.cli.progress import ComparisonProgress
-from pagedbench.errors import CannotWrite, ScenarioError, UsageError
+from pagedbench.errors import ScenarioError, UsageError
 from pagedbench.report.comparison import render, to_csv, to_markdown
 from pagedbench.report.table import make_console
 from pagedbench.results.comparison import ComparisonRecord
-from pagedbench.results.store import is_record_file, read_text, write_text
+from pagedbench.results.store import RecordStore, is_record_file, read_text, write_text
 from pagedbench.runner.compare import Compared, compare_scenarios
 from pagedbench.runner.pool import WorkerOptions, Workers
 from pagedbench.runner.sides import groups_of, sort_words
 from pagedbench.scenario.loader import load_scenarios
 from pagedbench.scenario.model import Scenario
 from pagedbench.timing.options import TimingOptions
-from pagedbench.words import exit_code
+from pagedbench.words import ExitCode, exit_code
 
 SIGNAL_EXIT = 128
 
@@ -83,7 +82,9 @@ def _refuse_idle(request: Request, options: Sequence[str], given: str) -> None:
 def _code(records: Sequence[ComparisonRecord]) -> int:
     undecided = any(record.message for record in records)
     code = exit_code(side.verdict for record in records for side in record.sides)
-    return 5 if undecided and code in (0, 3) else int(code)
+    if code is ExitCode.OK and not any(record.pairs for record in records):
+        code = ExitCode.NOTHING_CHECKED
+    return ExitCode.UNDECIDED if undecided and code in (ExitCode.OK, ExitCode.NOTHING_CHECKED) else code
 
 
 def _see_to_files(request: Request) -> None:
@@ -110,19 +111,11 @@ def _run(request: Request) -> Compared:
         if request.seed is not None:
             scenarios = [replace(s, inputs=replace(s.inputs, seed=request.seed)) for s in scenarios]
         groups = groups_of(words.sides, workers.resolve, backend=request.backend, paths=request.paths)
-        store = stack.enter_context(_opened(request.json)) if request.json else None
+        store = stack.enter_context(RecordStore(request.json)) if request.json else None
         watcher = stack.enter_context(
             ComparisonProgress(make_console(stderr=True), len(scenarios) * len(groups), store)
         )
         return compare_scenarios(scenarios, groups, workers, request.timing, watcher)
-
-
-def _opened(file: Path) -> TextIO:
-    """The file to append records to. Raises `UsageError` where it cannot be written."""
-    try:
-        return file.open("w", encoding="utf-8")
-    except OSError as error:
-        raise CannotWrite(file, error.strerror) from error
 
 
 def _swept(targets: Sequence[str], sweep: dict[str, list[object]]) -> list[Scenario]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import TextIO, TypeVar
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from pagedbench.results.comparison import ComparisonRecord
 from pagedbench.results.record import CellRecord
+from pagedbench.results.store import RecordStore
 from pagedbench.runner.cells import Cell
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -91,7 +92,7 @@ class CellProgress(_Bar):
 class ComparisonProgress(_Bar):
     """A `Watcher` for so many comparisons; keeps each record in `store` as it is made."""
 
-    def __init__(self, console: Console, comparisons: int, store: TextIO | None) -> None:
+    def __init__(self, console: Console, comparisons: int, store: RecordStore | None) -> None:
         super().__init__(console, comparisons, "comparisons")
         self._store = store
 
@@ -103,5 +104,4 @@ class ComparisonProgress(_Bar):
         """Its record is there."""
         self._end(record.scenario)
         if self._store is not None:
-            self._store.write(record.to_json() + "\n")
-            self._store.flush()
+            self._store.append(record)

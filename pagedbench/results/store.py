@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from pagedbench.errors import CannotWrite, RecordsLost, UsageError
 from pagedbench.results.record import CellRecord
@@ -128,6 +129,13 @@ def umask() -> int:
     return mask
 
 
+class Record(Protocol):
+    """What a line of a file holds."""
+
+    def to_json(self) -> str:
+        """The line."""
+
+
 class RecordStore:
     """Appends records to a file. Used as a context manager; leaving it, for whatever reason, gives the file its name.
 
@@ -145,7 +153,7 @@ class RecordStore:
             _require_room(self.file)
         return self
 
-    def append(self, record: CellRecord) -> None:
+    def append(self, record: Record) -> None:
         """Add one record; when this returns it is on the disk. Raises `RecordsLost` where it cannot be written."""
         try:
             self._begin()

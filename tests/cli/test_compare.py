@@ -185,15 +185,33 @@ def test_an_option_that_records_make_nothing_of_is_refused(tmp_path, given, idle
     assert f"{idle[0]} does nothing with " in done.stderr
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which nobody makes files")
 def test_a_file_of_records_that_cannot_be_made_is_refused_by_name(tmp_path):
-    """A link into a folder that is not there: root, too, cannot write through it."""
     (tmp_path / "small.yaml").write_text(SMALL)
-    (tmp_path / "out.jsonl").symlink_to("nowhere/out.jsonl")
     done = pagedbench(
-        "compare", "varlen", "decode", "small.yaml", "--device", "cpu", "--json", "out.jsonl", cwd=tmp_path
+        "compare", "varlen", "decode", "small.yaml", "--device", "cpu", "--json", "/proc/out.jsonl", cwd=tmp_path
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert "cannot write out.jsonl: No such file or directory" in done.stderr
+    assert "cannot write /proc/out.jsonl: " in done.stderr
+
+
+def test_an_earlier_file_of_records_stays_until_there_is_another(tmp_path):
+    (tmp_path / "small.yaml").write_text(SMALL)
+    (tmp_path / "out.jsonl").write_text(comparison(300, 100).to_json() + "\n")
+    before = (tmp_path / "out.jsonl").read_text()
+    done = pagedbench(
+        "compare", "varlen", "decode", "small.yaml", "--device", "cpu", "--json", "out.jsonl",
+        "--backend", "nosuch", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert (tmp_path / "out.jsonl").read_text() == before
+
+
+def test_where_no_pair_could_be_compared_nothing_was_checked(tmp_path):
+    """Decode cannot take queries of different lengths: one side has no time."""
+    done = pagedbench("compare", "varlen", "decode", "docs-varlen", "--device", "cpu", cwd=tmp_path)
+    assert "decode cannot take prefill" in done.stdout
+    assert done.returncode == 3
 
 
 @pytest.mark.parametrize("option", ["--max-seconds", "--timeout"])
