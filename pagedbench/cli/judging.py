@@ -108,8 +108,8 @@ def judge(request: Request, processes: int = 1) -> RunResult:
                 _end(team)
             everything.records += result.records
             everything.planned += result.planned
-            everything.interrupted_by = result.interrupted_by
-            if result.interrupted_by is not None:
+            everything.interrupted_by, everything.failed = result.interrupted_by, result.failed
+            if result.interrupted_by is not None or result.failed is not None:
                 break
     return everything
 
@@ -174,6 +174,8 @@ def conclude(result: RunResult, files: OutputFiles, gate: Gate) -> None:
     finally:  # the reader of a pipe may have gone, which is no reason to lose the files
         unwritten = _write(files, shown, [*_cut_short(result), *unmet, *slower])
     unmet += unwritten
+    if result.failed is not None:
+        unmet += [*_cut_short(result), *([result.failed.hint] if result.failed.hint else [])]
     warnings = make_console(stderr=True)
     for sentence in unmet:
         warnings.print(Text(f"failure: {sentence}", style="bold red"))
@@ -195,10 +197,11 @@ def _write(files: OutputFiles, records: Sequence[CellRecord], unmet: Sequence[st
 
 
 def _cut_short(result: RunResult) -> list[str]:
-    """The sentence on a run that was interrupted: half a run is not green, however its cells came out."""
-    if result.interrupted_by is None:
-        return []
-    return [f"interrupted by {result.interrupted_by.name}: {len(result.records)} of {result.planned} cells were done"]
+    """The sentence on a run that ended early: half a run is not green, however its cells came out."""
+    done = f"{len(result.records)} of {result.planned} cells were done"
+    if result.failed is not None:
+        return [f"ended early, {done}: {result.failed.message}"]
+    return [] if result.interrupted_by is None else [f"interrupted by {result.interrupted_by.name}: {done}"]
 
 
 def _seeded(scenario: Scenario, seed: int | None) -> Scenario:

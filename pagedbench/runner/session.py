@@ -18,13 +18,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from pagedbench.errors import PagedbenchError, RecordsLost
 from pagedbench.results.record import CellRecord
 from pagedbench.results.store import RecordStore
 from pagedbench.runner.cells import Cell, JudgeOptions
 from pagedbench.runner.environment import git_state
 from pagedbench.runner.outcome import apply_expectation, wants_memory
 from pagedbench.runner.parallel import side_by_side
-from pagedbench.runner.pool import Workers
+from pagedbench.runner.pool import WorkerError, Workers
 from pagedbench.runner.signals import signals_wait
 
 DIAGNOSED_A_BACKEND = 10
@@ -61,12 +62,14 @@ class Watcher(Protocol):
 class RunResult:
     """All records of a run, those kept from an earlier one included, in the order of the plan.
 
-    `interrupted_by` is the signal that ended it early, None if it went to its end; `planned` counts the cells it had.
+    `interrupted_by` is the signal, `failed` the error that ended it early, None if it went to its end; `planned` counts
+    the cells it had.
     """
 
     planned: int
     records: list[CellRecord] = field(default_factory=list)
     interrupted_by: signal.Signals | None = None
+    failed: PagedbenchError | None = None
 
 
 def run_cells(
@@ -95,6 +98,8 @@ def run_cells(
         result.interrupted_by = signal.SIGTERM
     except KeyboardInterrupt:
         result.interrupted_by = signal.SIGINT
+    except (WorkerError, RecordsLost) as error:  # what was judged before is to be reported first
+        result.failed = error
     result.records = [there[fingerprint] for fingerprint in fingerprints if fingerprint in there]
     return result
 

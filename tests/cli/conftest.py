@@ -12,6 +12,7 @@ import pytest
 
 from pagedbench.errors import UsageError
 from pagedbench.results.record import CellRecord
+from pagedbench.runner.pool import WorkerError
 from pagedbench.runner.protocol import Job, ResolvedTarget
 from pagedbench.words import Verdict
 
@@ -24,7 +25,8 @@ attention: {{num_heads: 4, num_kv_heads: 2, head_dim: 16}}
 
 
 class FakeWorkers:
-    """Judges a cell as its scenario is called: `mismatch` is MISMATCH, `no-reference` NO REFERENCE, `right` PASS."""
+    """Judges a cell as its scenario is called: `mismatch` is MISMATCH, `no-reference` NO REFERENCE, `right` PASS;
+    at `no-worker` there is none to be had."""
 
     device = "cpu"
     environment: dict[str, Any] = {"torch": "none"}
@@ -54,6 +56,8 @@ class FakeWorkers:
         name = job.scenario.name.partition("[")[0]
         if name == "interrupted":
             raise KeyboardInterrupt
+        if name == "no-worker":
+            raise WorkerError("the worker process does not start: no processes are left")
         verdict = {"right": Verdict.PASS, "blind": Verdict.PASS}.get(name) or Verdict(name.upper().replace("-", " "))
         record = CellRecord(job.scenario.name, job.backend, job.path, job.device, verdict, f"is {name}")
         if name == "blind":

@@ -56,6 +56,19 @@ def test_2_leaves_earlier_records_as_they_were(command: Command, wrong: tuple[st
     assert Path("records.jsonl").read_text() == before
 
 
+@pytest.mark.parametrize(("before", "code"), [("right", 5), ("mismatch", 1)])
+def test_what_was_judged_before_no_worker_could_be_had_is_reported(command: Command, before: str, code: int) -> None:
+    ended = command(
+        "check", "--json", "records.jsonl", "--junit", "junit.xml", scenarios=[before, "no-worker", "never-judged"]
+    )
+    assert ended.code == code
+    assert "1 cell: 1 " in ended.out
+    told = "ended early, 1 of 3 cells were done: the worker process does not start: no processes are left"
+    assert told in " ".join(ended.err.split())
+    assert "ended early, 1 of 3 cells were done" in Path("junit.xml").read_text()
+    assert [record.scenario for record in read_records(Path("records.jsonl"))] == [before]
+
+
 def test_2_one_invalid_scenario_and_nothing_runs(command: Command, tmp_path: Path) -> None:
     bad = SCENARIO.format(name="bad").replace("cached_lens: [5]", "cached_lens: [5, 6]")
     (tmp_path / "bad.yaml").write_text(bad)
