@@ -49,12 +49,13 @@ MOST_REASONS = 12
 def render(records: Sequence[ComparisonRecord], *, layers: int | None = None) -> RenderableType:
     """Everything that a terminal of 100 columns shows."""
     parts: list[RenderableType] = []
-    if len(records) <= MOST_ROWS:
+    one_by_one = len(records) <= MOST_ROWS
+    if one_by_one:
         parts.append(Fitted(table(records, layers)))
     for group in grids_of(records):
         if len(group) > 1:
             parts.extend(crossover_map(group))
-    for title, lines in (("", _stages(records)), ("", _reasons(records))):
+    for title, lines in (("", _stages(records)), ("", _reasons(records, marked=one_by_one))):
         parts.extend(Text(line) for line in [title, *lines] if line or lines)
     parts.extend(_conclusions(records))
     return Group(*parts)
@@ -200,8 +201,10 @@ def _stages(records: Sequence[ComparisonRecord]) -> list[str]:
     return lines if more <= 0 else [*lines[:MOST_STAGED], f"… and {more} more sides (in the records)"]
 
 
-def _reasons(records: Sequence[ComparisonRecord]) -> list[str]:
-    """Why a side or a whole comparison has no time, and what is odd about those that have; each sentence once."""
+def _reasons(records: Sequence[ComparisonRecord], *, marked: bool) -> list[str]:
+    """Why a side or a whole comparison has no time, and what is odd about those that have; each sentence once.
+
+    `marked`: a table stands above, with a ! at each call that is launch-bound; without one they are counted."""
     lines = []
     for record in records:
         if record.message:
@@ -212,8 +215,10 @@ def _reasons(records: Sequence[ComparisonRecord]) -> list[str]:
             if side.verdict is not Verdict.PASS or (side.timing and side.measurement is None)
         )
     shown = _shortened([*dict.fromkeys(lines), *_notes(records)])
-    if any((m := s.measurement) and m.launch_bound for r in records for s in r.sides):
-        shown.append("! launch-bound: the host takes longer to start the call than the device to do it")
+    timed = [m for r in records for s in r.sides if (m := s.measurement)]
+    if bound := sum(m.launch_bound for m in timed):
+        what = "!" if marked else f"{bound} of {len(timed)} times are"
+        shown.append(f"{what} launch-bound: the host takes longer to start the call than the device to do it")
     return shown
 
 
@@ -291,6 +296,6 @@ def to_markdown(records: Sequence[ComparisonRecord], *, layers: int | None = Non
             kernel, call, *_ = (cell.plain for cell in _speed(side, layers))
             cells = (record.scenario, side.target, side.verdict.value, kernel, call, _against(record, index).plain)
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    said = [*_stages(records), *_remarks(records), *_reasons(records)]
+    said = [*_stages(records), *_remarks(records), *_reasons(records, marked=True)]
     lines += ["", *(f"- {line}" for line in said), "", circumstances(records)]
     return "\n".join(lines) + "\n"

@@ -46,6 +46,12 @@ def test_launch_bound_rows_are_marked_and_explained():
     assert "launch-bound" not in shown([comparison(300, 200)])
 
 
+def test_a_map_alone_counts_what_is_launch_bound_since_no_row_is_there_to_be_marked():
+    text = " ".join(shown([comparison(300, 50, batch=2**i, keys=k) for i in range(9) for k in range(1, 6)]).split())
+    assert "45 of 90 times are launch-bound: the host takes longer" in text
+    assert "!" not in text
+
+
 def test_a_skipped_side_says_why_and_gets_no_time():
     text = shown([comparison(None, 100)])
     assert "SKIPPED" in text
