@@ -18,6 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Verdict = Literal["faster", "slower", "no difference shown", "too few samples"]
 Change = Literal["faster", "slower", "unchanged", "ambiguous"]
+PARTS = 8
+"""Parts of a series for each independent sample that it is worth: with fewer the interval covers less often."""
 MIN_PROCESSES = 3
 MUST_SHOW = 0.05
 """A change that a comparison of processes must be able to show before it may call something unchanged."""
@@ -48,19 +50,29 @@ def median_interval(samples: ArrayLike, confidence: float = 0.95) -> Interval:
 
     The number of samples under the true median is binomial(n, 1/2), so the ranks that cover it are known exactly (David
     and Nagaraja, Order Statistics, 7.1). Samples that resemble their neighbours count for less: n is first
-    divided by the correlation time of the signs around the median, taken in the order of measurement.
+    divided by the correlation time of the signs around the median, taken in the order of measurement. Where that
+    leaves few, medians of neighbours stand for them: single outliers would be the ends of an interval that must reach
+    nearly to the ends of the range.
     """
     values = np.asarray(samples, dtype=np.float64)
     if values.size == 0:
         raise ValueError("a median needs at least one sample")
-    ordered = np.sort(values)
-    n = values.size
-    effective = max(1, int(n / correlation_time(values)))
+    effective = max(1, int(values.size / correlation_time(values)))
+    ordered = np.sort(_medians_of_neighbours(values, effective * PARTS))
+    n = ordered.size
     margin, reached = _rank_margin(effective, confidence)
     margin *= n / effective
     low = max(0, math.floor(n / 2 - margin))
     high = min(n - 1, math.ceil(n / 2 + margin) - 1)
-    return Interval(float(np.median(ordered)), float(ordered[low]), float(ordered[high]), reached)
+    value = float(np.median(values))
+    return Interval(value, min(value, float(ordered[low])), max(value, float(ordered[high])), reached)
+
+
+def _medians_of_neighbours(values: Floats, parts: int) -> Floats:
+    """The median of each of so many parts of a series; the series itself where it is no longer."""
+    if parts >= values.size:
+        return values
+    return np.array([np.median(part) for part in np.array_split(values, parts)])
 
 
 def _rank_margin(n: int, confidence: float) -> tuple[float, float]:

@@ -62,6 +62,18 @@ class TestMedianInterval:
         covered = [i.low <= 0 <= i.high for i in (median_interval(autocorrelated(rng, 200, 0.8)) for _ in range(300))]
         assert np.mean(covered) >= 0.88  # ranks taken as if independent cover about 0.6
 
+    def test_outliers_are_not_its_ends_where_samples_drift_slowly(self):
+        """A twentieth are far outliers, each on the side where the sample is, so that 0 stays the median."""
+        rng, widths, covered = np.random.default_rng(4), [], []
+        for _ in range(200):
+            drifting = autocorrelated(rng, 1000, 0.98)
+            far = np.where(rng.random(1000) < 0.05, 1000 * np.sign(drifting), 0)
+            interval = median_interval(drifting + far)
+            covered.append(interval.low <= 0 <= interval.high)
+            widths.append(interval.high - interval.low)
+        assert max(widths) < 50  # ten standard deviations; between outliers it would be 2,000
+        assert np.mean(covered) >= 0.85
+
     def test_ignores_far_outliers(self):
         samples = [10.0] * 90 + [1e9] * 10
         interval = median_interval(np.random.default_rng(0).permutation(samples))
