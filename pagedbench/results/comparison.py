@@ -134,7 +134,8 @@ class ComparisonRecord:
         except ValueError as error:
             raise UsageError(f"not a record: {line[:60]!r}") from error
         if not isinstance(data, dict) or data.get("kind") != KIND:
-            raise UsageError("not a record of a comparison", hint="give a file made by compare --json")
+            hint = "give a file made by compare --json; one of run or check is shown by pagedbench report FILE"
+            raise UsageError("not a record of a comparison", hint=hint)
         try:
             if data["schema"] > SCHEMA:
                 newer = f"the record has schema {data['schema']}, newest known is {SCHEMA}"
