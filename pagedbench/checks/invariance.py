@@ -27,7 +27,8 @@ _COMPARED_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class Difference:
-    """How far a variation came from the base. `runs` of it, `unlike` of them with other bits; `largest` difference.
+    """How far a variation came from the base. `runs` of it, `unlike` of them with other bits; `largest` difference of
+    the output, `largest_lse` of the LSE.
 
     `over` is the worst share of its budget among rows that differ, at query token `row` and `head`; `error` what the
     backend raised, if it did.
@@ -37,6 +38,7 @@ class Difference:
     runs: int = 0
     unlike: int = 0
     largest: float = 0.0
+    largest_lse: float = 0.0
     over: float = 0.0
     row: int = 0
     head: int = 0
@@ -57,10 +59,20 @@ class Difference:
         """With more runs."""
         return dataclasses.replace(self, runs=self.runs + more)
 
-    def with_unlike(self, over: float, row: float, head: float, largest: float) -> Difference:
+    def with_unlike(self, over: float, row: float, head: float, largest: float, largest_lse: float) -> Difference:
         """With one of the runs found to have other bits."""
-        found = dataclasses.replace(self, unlike=self.unlike + 1, largest=max(largest, self.largest))
+        found = dataclasses.replace(
+            self,
+            unlike=self.unlike + 1,
+            largest=max(largest, self.largest),
+            largest_lse=max(largest_lse, self.largest_lse),
+        )
         return found if over < self.over else dataclasses.replace(found, over=over, row=int(row), head=int(head))
+
+    @property
+    def only_lse(self) -> bool:
+        """The output is the same, so that a difference is one of the LSE."""
+        return self.largest == 0 and self.largest_lse > 0
 
     @property
     def warning(self) -> str | None:
@@ -139,11 +151,19 @@ class _Comparing:
             self._found[index] = self._found[index].with_unlike(*of_run)
 
     def _figures(self, index: int, output: Output, rows: torch.Tensor) -> torch.Tensor:
-        """`(4,)` fp64: the worst share of its budget among rows that differ, its query token and head; the largest
-        difference of a number."""
+        """`(5,)` fp64: the worst share of its budget among rows that differ, its query token and head; the largest
+        difference of a number of the output, and of the LSE."""
         cell = self._found[index].variation.cell or self._context
-        gap = (self._base.out.double() - output.out.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf).max()
-        return torch.stack([*_worst_share(cell, output, rows), gap])
+        gap = _largest_gap(self._base.out, output.out)
+        mine, theirs = self._base.lse, output.lse
+        of_lse = torch.zeros_like(gap) if mine is None or theirs is None else _largest_gap(mine, theirs)
+        return torch.stack([*_worst_share(cell, output, rows), gap, of_lse])
+
+
+def _largest_gap(mine: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    """fp64; infinite where a difference is no number, as of NaN, but for two infinities that are the same."""
+    gap = (mine.double() - theirs.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+    return gap.masked_fill(mine == theirs, 0.0).max()
 
 
 def _worst_share(context: CheckContext, output: Output, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -165,9 +185,10 @@ def _finding(context: CheckContext, found: Difference) -> Finding:
         return Finding(f"{name}: {found.error}")
     place = place_of(context.layout, found.row)
     often = f" in {found.unlike} of {found.runs} runs" if found.runs > 1 else ""
+    differs, largest = ("its LSE differs", found.largest_lse) if found.only_lse else ("differs", found.largest)
     rule = "must be the same bits" if found.variation.bitwise else "leaves its budget"
     return Finding(
-        f"{name}: {place}, head {found.head}: differs{often} by up to {found.largest:.3g}"
+        f"{name}: {place}, head {found.head}: {differs}{often} by up to {largest:.3g}"
         f" ({found.over:.2f} of its budget), {rule}",
         place.sequence,
         place.query_token,
@@ -180,7 +201,11 @@ def _finding(context: CheckContext, found: Difference) -> Finding:
 
 def _sentence(context: CheckContext, found: list[Difference]) -> str:
     same = [_counted(d) for d in found if not d.unlike]
-    other = [f"{d.variation.name} {d.largest:.2g}" for d in found if d.unlike]
+    other = [
+        f"{d.variation.name} {d.largest_lse:.2g} of the LSE" if d.only_lse else f"{d.variation.name} {d.largest:.2g}"
+        for d in found
+        if d.unlike
+    ]
     parts = []
     if same:
         parts.append(f"the same bits: {', '.join(same)}")

@@ -279,3 +279,13 @@ def test_a_fault_on_a_variation_is_found_though_the_cell_before_passed() -> None
     again, fresh = Invariance().run(second), judged(follows_padding)
     assert again.verdict is Verdict.UNSTABLE
     assert again == fresh
+
+
+def test_a_difference_of_the_lse_alone_is_called_one() -> None:
+    def tamper(call: Call, output: Output) -> None:
+        if call.spec.batch == 1 and output.lse is not None:
+            output.lse += 0.5
+
+    message = judged(tamper).message
+    assert message.startswith("sequence 0 alone, without batch mates: sequence 0, query token 0")
+    assert "its LSE differs by up to 0.5 (" in message
