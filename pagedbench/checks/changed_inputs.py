@@ -46,7 +46,7 @@ def changed_gathered(actual: Prepared, expected: Prepared) -> Iterator[Finding]:
         if found is None or found.dtype != cache.dtype or len(found) != len(slots):
             continue  # another path; or the kernel has put another tensor into its `Call`
         # In parts: a cell may nearly fill the device.
-        parts = zip(found.split(_KEYS_AT_ONCE), slots.split(_KEYS_AT_ONCE), strict=True)
+        parts = zip(torch.split(found, _KEYS_AT_ONCE), torch.split(slots, _KEYS_AT_ONCE), strict=True)
         differs = [(bits(rows) != bits(take_slots(cache, at))).flatten(1).any(-1) for rows, at in parts]
         if differs and bool((changed := torch.cat(differs)).any()):
             yield _gathered(name, actual, changed)
@@ -59,7 +59,9 @@ def _gathered(name: str, actual: Prepared, changed: torch.Tensor) -> Finding:
     sequence = int(np.searchsorted(ends, first, side="right")) - 1
     key = first - int(ends[sequence])
     more = f" (and {len(keys) - 1:,} more of its keys)" if len(keys) > 1 else ""
-    return Finding(f"{name}, which the tool gathered, changed at sequence {sequence}, key {key}{more}", sequence, key=key)
+    return Finding(
+        f"{name}, which the tool gathered, changed at sequence {sequence}, key {key}{more}", sequence, key=key
+    )
 
 
 def changed_host_arrays(actual: Prepared, expected: Prepared) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +29,7 @@ _COMPARED_BYTES = 1 << 26
 @dataclass(frozen=True)
 class Difference:
     """How far a variation came from the base. `runs` of it, `unlike` of them with other bits; `largest` difference of
-    the output, `largest_lse` of the LSE.
+    the output, `largest_lse` of the LSE, and whether the LSE's is the worse one as a share of its budget, `in_lse`.
 
     `over` is the worst share of its budget among rows that differ, at query token `row` and `head`; `error` what the
     backend raised, if it did.
@@ -42,6 +43,7 @@ class Difference:
     over: float = 0.0
     row: int = 0
     head: int = 0
+    in_lse: bool = False
     error: str | None = None
 
     @property
@@ -59,20 +61,18 @@ class Difference:
         """With more runs."""
         return dataclasses.replace(self, runs=self.runs + more)
 
-    def with_unlike(self, over: float, row: float, head: float, largest: float, largest_lse: float) -> Difference:
-        """With one of the runs found to have other bits."""
+    def with_unlike(self, run: Sequence[float]) -> Difference:
+        """With one of the runs found to have other bits, whose figures (`_Comparing._figures`) are given."""
+        over, row, head, in_lse, largest, largest_lse = run
         found = dataclasses.replace(
             self,
             unlike=self.unlike + 1,
             largest=max(largest, self.largest),
             largest_lse=max(largest_lse, self.largest_lse),
         )
-        return found if over < self.over else dataclasses.replace(found, over=over, row=int(row), head=int(head))
-
-    @property
-    def only_lse(self) -> bool:
-        """The output is the same, so that a difference is one of the LSE."""
-        return self.largest == 0 and self.largest_lse > 0
+        if over < self.over:
+            return found
+        return dataclasses.replace(found, over=over, row=int(row), head=int(head), in_lse=bool(in_lse))
 
     @property
     def warning(self) -> str | None:
@@ -148,11 +148,11 @@ class _Comparing:
         for index, runs in Counter(index for index, _ in waiting).items():
             self._found[index] = self._found[index].with_runs(runs)
         for (index, *_), of_run in zip(unlike, torch.stack(figures).tolist() if figures else (), strict=True):
-            self._found[index] = self._found[index].with_unlike(*of_run)
+            self._found[index] = self._found[index].with_unlike(of_run)
 
     def _figures(self, index: int, output: Output, rows: torch.Tensor) -> torch.Tensor:
-        """`(5,)` fp64: the worst share of its budget among rows that differ, its query token and head; the largest
-        difference of a number of the output, and of the LSE."""
+        """`(6,)` fp64: the worst share of its budget among rows that differ, its query token and head, and whether it
+        is the LSE's; the largest difference of a number of the output, and of the LSE."""
         cell = self._found[index].variation.cell or self._context
         gap = _largest_gap(self._base.out, output.out)
         mine, theirs = self._base.lse, output.lse
@@ -167,16 +167,18 @@ def _largest_gap(mine: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
 
 
 def _worst_share(context: CheckContext, output: Output, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The worst share of its budget among rows that differ, with its query token and head; fp64."""
+    """The worst share of its budget among rows that differ, its query token and head, and whether it is the LSE's; all
+    fp64."""
     reference, traits = context.reference, context.backend.traits_for(context.path)
     comparison = compare(output, reference, context.layout, context.scenario.attention, traits, context.budget)
-    share = comparison.out.ratio
+    of_out = share = comparison.out.ratio
     if comparison.lse is not None:
         share = torch.maximum(share, comparison.lse.ratio)
     share = torch.where(rows[reference.rows] if reference.sampled else rows, share, 0.0)
     largest, index = share.flatten().max(0)
     token = reference.rows.take(index // share.shape[1])  # unlike indexing, does not wait for the device
-    return largest, token.double(), (index % share.shape[1]).double()
+    in_lse = largest > of_out.take(index)
+    return largest, token.double(), (index % share.shape[1]).double(), in_lse.double()
 
 
 def _finding(context: CheckContext, found: Difference) -> Finding:
@@ -185,7 +187,7 @@ def _finding(context: CheckContext, found: Difference) -> Finding:
         return Finding(f"{name}: {found.error}")
     place = place_of(context.layout, found.row)
     often = f" in {found.unlike} of {found.runs} runs" if found.runs > 1 else ""
-    differs, largest = ("its LSE differs", found.largest_lse) if found.only_lse else ("differs", found.largest)
+    differs, largest = ("its LSE differs", found.largest_lse) if found.in_lse else ("differs", found.largest)
     rule = "must be the same bits" if found.variation.bitwise else "leaves its budget"
     return Finding(
         f"{name}: {place}, head {found.head}: {differs}{often} by up to {largest:.3g}"
@@ -202,7 +204,7 @@ def _finding(context: CheckContext, found: Difference) -> Finding:
 def _sentence(context: CheckContext, found: list[Difference]) -> str:
     same = [_counted(d) for d in found if not d.unlike]
     other = [
-        f"{d.variation.name} {d.largest_lse:.2g} of the LSE" if d.only_lse else f"{d.variation.name} {d.largest:.2g}"
+        f"{d.variation.name} {d.largest_lse:.2g} of the LSE" if d.in_lse else f"{d.variation.name} {d.largest:.2g}"
         for d in found
         if d.unlike
     ]

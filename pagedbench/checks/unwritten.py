@@ -128,7 +128,9 @@ def _findings(layout: BatchLayout, unwritten: np.ndarray, untouched: np.ndarray)
         if len(rows) == 0:
             continue
         place = place_of(layout, start + int(rows[0]))
-        what = _what_happened(len(rows), (stop - start) * unwritten.shape[1], bool(untouched[start:stop][rows, heads].all()))
+        what = _what_happened(
+            len(rows), (stop - start) * unwritten.shape[1], bool(untouched[start:stop][rows, heads].all())
+        )
         yield Finding(
             f"sequence {sequence}: {what}, first query token {rows[0]}, head {heads[0]}",
             sequence,
