@@ -76,6 +76,10 @@ def test_what_the_edges_cover(everything: list[Scenario]) -> None:
     assert any(build_layout(scenario).block_table.max(initial=0) >= 65_536 for scenario in edge)
     assert max(scenario.attention.num_kv_heads for scenario in edge) > 32
     assert max(scenario.attention.num_heads for scenario in edge) > 64
+    assert any(
+        scenario.attention.group_size * max(scenario.batch.query_lens) > 128 for scenario in edge if scenario.batch.size
+    )
+    assert max(build_layout(scenario).block_table.shape[1] for scenario in edge) > 2**15
     assert {64, 65, 129, 257} <= {q for scenario in edge for q in scenario.batch.query_lens}
 
 
@@ -113,7 +117,8 @@ def test_what_the_features_cover(everything: list[Scenario]) -> None:
     assert {"NHD", "HND"} == {scenario.cache.layout.order for scenario in features}
     assert any(scenario.attention.softcap for scenario in features)
     assert any(scenario.attention.sinks for scenario in features)
-    assert any(scenario.attention.dtype == "float16" for scenario in features)
+    prefill = [scenario for scenario in features if max(scenario.batch.query_lens) > 16]
+    assert {"bfloat16", "float16", "float32"} <= {scenario.attention.dtype for scenario in prefill}
     assert any(scenario.attention.kv_dtype == "float8_e4m3fn" for scenario in features)
     assert any(scenario.attention.alibi_slopes for scenario in features)
     assert any(scenario.steps > 1 for scenario in features)
