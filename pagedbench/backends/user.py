@@ -157,7 +157,7 @@ def _without_ones(shape: Sequence[int]) -> list[int]:
 
 
 def _described(found: object) -> str:
-    return f"{len(found)} values" if isinstance(found, tuple | list) else f"a {type(found).__name__}"
+    return f"{len(found)} values" if isinstance(found, tuple) else f"a {type(found).__name__}"
 
 
 def _refuse_unknown_traits(declaration: Declaration, who: str) -> None:
