@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 
 import numpy as np
 import torch
@@ -62,18 +61,6 @@ def _gathered(name: str, actual: Prepared, changed: torch.Tensor) -> Finding:
     return Finding(
         f"{name}, which the tool gathered, changed at sequence {sequence}, key {key}{more}", sequence, key=key
     )
-
-
-def changed_host_arrays(actual: Prepared, expected: Prepared) -> Iterator[Finding]:
-    """A finding for each host copy of an index array that a kernel or its planner changed."""
-    ours, right = actual.call.host, expected.call.host
-    if ours is None or right is None:
-        return
-    for field in fields(right):
-        found, needed = getattr(ours, field.name), getattr(right, field.name)
-        differs = found != needed
-        if bool(differs.any()):
-            yield _entries(f"the host's copy of {field.name}", found, needed, differs)
 
 
 def _tokens(name: str, actual: Prepared, differs: torch.Tensor) -> Finding:

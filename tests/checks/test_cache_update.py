@@ -195,14 +195,3 @@ def test_the_gathered_keys_must_not_change(name: str) -> None:
     result = judged(tamper, path=AttnPath.VARLEN)
     assert result.verdict is Verdict.CORRUPTED
     assert result.message == f"{name}, which the tool gathered, changed at sequence 1, key 2 (and 1 more of its keys)"
-
-
-@pytest.mark.parametrize("path", [AttnPath.DECODE, AttnPath.VARLEN])
-def test_the_copies_on_the_host_must_not_change(path: AttnPath) -> None:
-    def tamper(call: Call, output: Output) -> None:
-        assert call.host is not None
-        call.host.total_seqlens[1] -= 1
-
-    result = judged(tamper, path=path)
-    assert result.verdict is Verdict.CORRUPTED
-    assert result.message == "the host's copy of total_seqlens[1]: 33 became 32"
