@@ -21,9 +21,11 @@ from pagedbench.checks.base import CheckContext, CheckResult, Finding
 from pagedbench.checks.comparison import compare
 from pagedbench.checks.rows import place_of
 from pagedbench.checks.variations import Variation, not_applied, variations
+from pagedbench.tensors.bits import bits
 from pagedbench.words import Verdict, worst
 
 _COMPARED_BYTES = 1 << 26
+OUTPUT_REUSED = "a later call changed the output of an earlier one: its memory is used again, so copy it before that"
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,8 @@ class Invariance:
         own = [d for d in found if d.warning is None]
         message = findings[0].message if findings else _sentence(context, own)
         warnings = tuple(d.warning for d in found if d.warning is not None)
+        if comparing.base_changed():
+            warnings += (OUTPUT_REUSED,)
         return CheckResult(self.name, worst(d.verdict for d in found), message, findings, _metrics(own), warnings)
 
 
@@ -134,6 +138,10 @@ class _Comparing:
         """Of every variation that was taken."""
         self._compare()
         return self._found
+
+    def base_changed(self) -> bool:
+        """Whether the base's output is no longer what it was when the first variation was taken."""
+        return not torch.equal(bits(self._context.base.output.out), bits(self._base.out))
 
     def _compare(self) -> None:
         """Settle what waits: one wait for the device if all are alike, two if not."""
