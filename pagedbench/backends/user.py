@@ -127,7 +127,8 @@ class UserKernel:
         """Call the function with the arguments it takes."""
         values = _values(call, self.path, plan, self.arguments)
         result = self.function(**values)
-        out, lse = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+        # Operators in C++ return a list where Python's return a tuple.
+        out, lse = result if isinstance(result, tuple | list) and len(result) == 2 else (result, None)
         if lse is None and self.declaration.traits.get("returns_lse"):
             raise TypeError(f"{self.name} is declared to return the LSE, and returned {_described(result)}")
         heads = call.spec.num_heads

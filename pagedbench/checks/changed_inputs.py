@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import numpy as np
 import torch
 
 from pagedbench.checks.base import Finding
 from pagedbench.checks.rows import place_of
 from pagedbench.tensors.bits import bits
+from pagedbench.tensors.pool import take_slots
 from pagedbench.tensors.prepare import Prepared
 
 _TOKENS = {"q": "head", "k_new": "KV head", "v_new": "KV head"}
+_KEYS_AT_ONCE = 1 << 16
 _ARRAYS = ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "total_seqlens", "block_table", "sinks", "alibi_slopes")
 
 
@@ -27,6 +32,35 @@ def changed_input(name: str, actual: Prepared, expected: Prepared) -> Finding | 
     if not bool(differs.any()):
         return None
     return _tokens(name, actual, differs) if name in _TOKENS else _entries(name, found, right, differs)
+
+
+def changed_gathered(actual: Prepared, expected: Prepared) -> Iterator[Finding]:
+    """A finding for each of `k` and `v` of the varlen path that is no longer what was gathered from the cache.
+
+    They lie outside the arena, in memory that `PagedKVCache` allocated. `expected` is the memory after the call.
+    """
+    for name, cache in (("k", expected.pool.k), ("v", expected.pool.v)):
+        found = getattr(actual.call, name)
+        slots = expected.call.read_slots
+        if found is None or found.dtype != cache.dtype or len(found) != len(slots):
+            continue  # another path; or the kernel has put another tensor into its `Call`
+        # In parts: a cell may nearly fill the device.
+        parts = zip(torch.split(found, _KEYS_AT_ONCE), torch.split(slots, _KEYS_AT_ONCE), strict=True)
+        differs = [(bits(rows) != bits(take_slots(cache, at))).flatten(1).any(-1) for rows, at in parts]
+        if differs and bool((changed := torch.cat(differs)).any()):
+            yield _gathered(name, actual, changed)
+
+
+def _gathered(name: str, actual: Prepared, changed: torch.Tensor) -> Finding:
+    """The first key, and how many there are."""
+    keys = changed.nonzero()[:, 0]
+    first, ends = int(keys[0]), actual.layout.cu_seqlens_k
+    sequence = int(np.searchsorted(ends, first, side="right")) - 1
+    key = first - int(ends[sequence])
+    more = f" (and {len(keys) - 1:,} more of its keys)" if len(keys) > 1 else ""
+    return Finding(
+        f"{name}, which the tool gathered, changed at sequence {sequence}, key {key}{more}", sequence, key=key
+    )
 
 
 def _tokens(name: str, actual: Prepared, differs: torch.Tensor) -> Finding:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,14 +21,17 @@ from pagedbench.checks.base import CheckContext, CheckResult, Finding
 from pagedbench.checks.comparison import compare
 from pagedbench.checks.rows import place_of
 from pagedbench.checks.variations import Variation, not_applied, variations
+from pagedbench.tensors.bits import bits
 from pagedbench.words import Verdict, worst
 
 _COMPARED_BYTES = 1 << 26
+OUTPUT_REUSED = "a later call changed the output of an earlier one: its memory is used again, so copy it before that"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far a variation came from the base. `runs` of it, `unlike` of them with other bits; `largest` difference.
+    """How far a variation came from the base. `runs` of it, `unlike` of them with other bits; `largest` difference of
+    the output, `largest_lse` of the LSE, and whether the LSE's is the worse one as a share of its budget, `in_lse`.
 
     `over` is the worst share of its budget among rows that differ, at query token `row` and `head`; `error` what the
     backend raised, if it did.
@@ -37,9 +41,11 @@ class Difference:
     runs: int = 0
     unlike: int = 0
     largest: float = 0.0
+    largest_lse: float = 0.0
     over: float = 0.0
     row: int = 0
     head: int = 0
+    in_lse: bool = False
     error: str | None = None
 
     @property
@@ -57,10 +63,18 @@ class Difference:
         """With more runs."""
         return dataclasses.replace(self, runs=self.runs + more)
 
-    def with_unlike(self, over: float, row: float, head: float, largest: float) -> Difference:
-        """With one of the runs found to have other bits."""
-        found = dataclasses.replace(self, unlike=self.unlike + 1, largest=max(largest, self.largest))
-        return found if over < self.over else dataclasses.replace(found, over=over, row=int(row), head=int(head))
+    def with_unlike(self, run: Sequence[float]) -> Difference:
+        """With one of the runs found to have other bits, whose figures (`_Comparing._figures`) are given."""
+        over, row, head, in_lse, largest, largest_lse = run
+        found = dataclasses.replace(
+            self,
+            unlike=self.unlike + 1,
+            largest=max(largest, self.largest),
+            largest_lse=max(largest_lse, self.largest_lse),
+        )
+        if over < self.over:
+            return found
+        return dataclasses.replace(found, over=over, row=int(row), head=int(head), in_lse=bool(in_lse))
 
     @property
     def warning(self) -> str | None:
@@ -92,6 +106,8 @@ class Invariance:
         own = [d for d in found if d.warning is None]
         message = findings[0].message if findings else _sentence(context, own)
         warnings = tuple(d.warning for d in found if d.warning is not None)
+        if comparing.base_changed():
+            warnings += (OUTPUT_REUSED,)
         return CheckResult(self.name, worst(d.verdict for d in found), message, findings, _metrics(own), warnings)
 
 
@@ -123,6 +139,10 @@ class _Comparing:
         self._compare()
         return self._found
 
+    def base_changed(self) -> bool:
+        """Whether the base's output is no longer what it was when the first variation was taken."""
+        return not torch.equal(bits(self._context.base.output.out), bits(self._base.out))
+
     def _compare(self) -> None:
         """Settle what waits: one wait for the device if all are alike, two if not."""
         waiting, self._waiting = self._waiting, []
@@ -136,27 +156,37 @@ class _Comparing:
         for index, runs in Counter(index for index, _ in waiting).items():
             self._found[index] = self._found[index].with_runs(runs)
         for (index, *_), of_run in zip(unlike, torch.stack(figures).tolist() if figures else (), strict=True):
-            self._found[index] = self._found[index].with_unlike(*of_run)
+            self._found[index] = self._found[index].with_unlike(of_run)
 
     def _figures(self, index: int, output: Output, rows: torch.Tensor) -> torch.Tensor:
-        """`(4,)` fp64: the worst share of its budget among rows that differ, its query token and head; the largest
-        difference of a number."""
+        """`(6,)` fp64: the worst share of its budget among rows that differ, its query token and head, and whether it
+        is the LSE's; the largest difference of a number of the output, and of the LSE."""
         cell = self._found[index].variation.cell or self._context
-        gap = (self._base.out.double() - output.out.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf).max()
-        return torch.stack([*_worst_share(cell, output, rows), gap])
+        gap = _largest_gap(self._base.out, output.out)
+        mine, theirs = self._base.lse, output.lse
+        of_lse = torch.zeros_like(gap) if mine is None or theirs is None else _largest_gap(mine, theirs)
+        return torch.stack([*_worst_share(cell, output, rows), gap, of_lse])
+
+
+def _largest_gap(mine: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    """fp64; infinite where a difference is no number, as of NaN, but for two infinities that are the same."""
+    gap = (mine.double() - theirs.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+    return gap.masked_fill(mine == theirs, 0.0).max()
 
 
 def _worst_share(context: CheckContext, output: Output, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The worst share of its budget among rows that differ, with its query token and head; fp64."""
+    """The worst share of its budget among rows that differ, its query token and head, and whether it is the LSE's; all
+    fp64."""
     reference, traits = context.reference, context.backend.traits_for(context.path)
     comparison = compare(output, reference, context.layout, context.scenario.attention, traits, context.budget)
-    share = comparison.out.ratio
+    of_out = share = comparison.out.ratio
     if comparison.lse is not None:
         share = torch.maximum(share, comparison.lse.ratio)
     share = torch.where(rows[reference.rows] if reference.sampled else rows, share, 0.0)
     largest, index = share.flatten().max(0)
     token = reference.rows.take(index // share.shape[1])  # unlike indexing, does not wait for the device
-    return largest, token.double(), (index % share.shape[1]).double()
+    in_lse = largest > of_out.take(index)
+    return largest, token.double(), (index % share.shape[1]).double(), in_lse.double()
 
 
 def _finding(context: CheckContext, found: Difference) -> Finding:
@@ -165,9 +195,10 @@ def _finding(context: CheckContext, found: Difference) -> Finding:
         return Finding(f"{name}: {found.error}")
     place = place_of(context.layout, found.row)
     often = f" in {found.unlike} of {found.runs} runs" if found.runs > 1 else ""
+    differs, largest = ("its LSE differs", found.largest_lse) if found.in_lse else ("differs", found.largest)
     rule = "must be the same bits" if found.variation.bitwise else "leaves its budget"
     return Finding(
-        f"{name}: {place}, head {found.head}: differs{often} by up to {found.largest:.3g}"
+        f"{name}: {place}, head {found.head}: {differs}{often} by up to {largest:.3g}"
         f" ({found.over:.2f} of its budget), {rule}",
         place.sequence,
         place.query_token,
@@ -180,7 +211,11 @@ def _finding(context: CheckContext, found: Difference) -> Finding:
 
 def _sentence(context: CheckContext, found: list[Difference]) -> str:
     same = [_counted(d) for d in found if not d.unlike]
-    other = [f"{d.variation.name} {d.largest:.2g}" for d in found if d.unlike]
+    other = [
+        f"{d.variation.name} {d.largest_lse:.2g} of the LSE" if d.in_lse else f"{d.variation.name} {d.largest:.2g}"
+        for d in found
+        if d.unlike
+    ]
     parts = []
     if same:
         parts.append(f"the same bits: {', '.join(same)}")

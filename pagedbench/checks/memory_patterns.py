@@ -92,7 +92,7 @@ class FilledAsAllocated(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Let the operation run; fill what it allocated."""
         result = func(*args, **(kwargs or {}))
         if func in _ALLOCATING and result.is_floating_point() and result.numel():
-            bits(result).fill_(_pattern_of_size(result.element_size()))
+            bits(result).fill_(finite_pattern(result.element_size()))
         return result
 
 
@@ -120,7 +120,8 @@ _ALLOCATING = frozenset(
 )
 
 
-def _pattern_of_size(nbytes: int) -> int:
+def finite_pattern(nbytes: int) -> int:
+    """`FINITE_PATTERN` as an integer of so many bytes, as which `bits` shows a number."""
     return int.from_bytes((FINITE_PATTERN & 0xFF).to_bytes(1, "little") * nbytes, "little", signed=nbytes > 1)
 
 

@@ -30,6 +30,13 @@ DEADLINE_SECONDS = 20.0
 _NEAR = 0.75
 # How the check of invariance names variations that change a sequence's company and nothing else.
 _BATCH_WORDS = ("alone", "batch", "order")
+# Traits that a kernel may have without saying so, the one that widens budgets least first.
+_UNDECLARED = {
+    "sum_of_rounded_weights": "divides by the sum of weights that were rounded to {dtype}",
+    "score_rounding": "rounds its scores to {dtype}",
+}
+# Other cuts of the keys change roundings: a row that leaves its budget by more than this has another cause.
+_MOST_OF_SPLITS = 10.0
 
 
 @dataclass(frozen=True)
@@ -62,20 +69,26 @@ def diagnose(
 
 
 def _undeclared(context: CheckContext, failed: Sequence[CheckResult]) -> list[Diagnosis]:
-    """A kernel may be right for what it does, but have not said so: then its budget was too small."""
+    """A kernel may be right for what it does, but have not said so: then its budget was too small.
+
+    Not so where it read wrong slots, or changed what it must not: a wider budget would only hide that.
+    """
     attention, traits = context.scenario.attention, context.backend.traits_for(context.path)
     off = any((result.check, result.verdict) == ("accuracy", Verdict.MISMATCH) for result in failed)
-    if not off or traits.score_rounding or attention.dtype == "float32":
+    budgeted = all(result.verdict in (Verdict.MISMATCH, Verdict.UNSTABLE) for result in failed)
+    if not off or not budgeted or attention.dtype == "float32":
         return []
-    rounded = replace(traits, score_rounding=True)
-    distances = compare(context.base.output, context.reference, context.layout, attention, rounded)
-    if any(float(d.ratio.max()) > 1 for d in (distances.out, distances.lse) if d is not None):
-        return []
-    sentence = (
-        f"output is within the budget of a kernel that rounds its scores to {attention.dtype}; "
-        "if that is meant, declare score_rounding=True"
-    )
-    return [Diagnosis(None, sentence, 0.0, "judged again with the trait")]
+    for trait, what in _UNDECLARED.items():
+        declared = replace(traits, **{trait: True})  # type: ignore[arg-type]
+        distances = compare(context.base.output, context.reference, context.layout, attention, declared)
+        if declared == traits or any(float(d.ratio.max()) > 1 for d in (distances.out, distances.lse) if d is not None):
+            continue
+        sentence = (
+            f"output is within the budget of a kernel that {what.format(dtype=attention.dtype)}; "
+            f"if that is meant, declare {trait}=True"
+        )
+        return [Diagnosis(None, sentence, 0.0, "judged again with the trait")]
+    return []
 
 
 def _behaviour(context: CheckContext, failed: Sequence[CheckResult], deadline: float) -> list[Diagnosis]:
@@ -101,9 +114,13 @@ def _unstable(context: CheckContext, failed: Sequence[CheckResult]) -> list[Diag
     only_unstable = all(result.verdict is Verdict.UNSTABLE for result in failed)
     mentioned = " ".join(finding.message for result in failed for finding in result.findings)
     if only_unstable and any(word in mentioned for word in _BATCH_WORDS):
-        fault = find_fault("splits-by-batch")
         how = "equal calls give equal bits, another batch around a sequence does not"
-        return [Diagnosis(fault.name, f"a sequence's output depends on its batch mates: {fault.sentence}", 1.0, how)]
+        depends = "a sequence's output depends on its batch mates"
+        if any(result.metrics.get("worst_ratio", 0.0) > _MOST_OF_SPLITS for result in failed):
+            more = "by more than roundings: a row, a length or keys of another sequence were taken"
+            return [Diagnosis(None, f"{depends}, {more}", 0.0, how)]
+        fault = find_fault("splits-by-batch")
+        return [Diagnosis(fault.name, f"{depends}: {fault.sentence}", 1.0, how)]
     return []
 
 

@@ -36,6 +36,15 @@ def test_the_path_is_told_by_name_or_decorator(tmp_path: Path, head: str, path: 
     assert load_backend(write(tmp_path, f"{head}: ...\n")).paths == (path,)
 
 
+def test_a_list_of_output_and_lse_is_taken_as_operators_in_cpp_return_it(tmp_path: Path) -> None:
+    file = write(tmp_path, "def my_decode(q): return [q, q[..., 0].float()]\n")
+    made = make(Batch((2, 2, 2), (3, 1, 0), append=False), AttnPath.DECODE)
+    output = execute(load_backend(file, "my_decode"), made.call)
+    assert output.out.shape == (6, 4, 8)
+    assert output.lse is not None
+    assert output.lse.shape == (6, 4)
+
+
 def test_arguments_come_by_name_and_decode_is_batched(tmp_path: Path) -> None:
     file = write(
         tmp_path,

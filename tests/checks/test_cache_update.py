@@ -183,3 +183,15 @@ def test_what_was_in_the_pool_before_is_not_asked_of_the_kernel() -> None:
     first = prepare(wanted, cell.layout, cell.inputs, cell.path, "cpu")
     first.arena.memory.zero_()
     assert CacheUpdate().run(cell).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("name", ["k", "v"])
+def test_the_gathered_keys_must_not_change(name: str) -> None:
+    """They lie in memory of the tool's own, not in the arena: 31 keys of sequence 0 come first."""
+
+    def tamper(call: Call, output: Output) -> None:
+        getattr(call, name)[33:35] += 1
+
+    result = judged(tamper, path=AttnPath.VARLEN)
+    assert result.verdict is Verdict.CORRUPTED
+    assert result.message == f"{name}, which the tool gathered, changed at sequence 1, key 2 (and 1 more of its keys)"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from pagedbench.backends.base import Output, Traits
 from pagedbench.checks.base import CheckResult
-from pagedbench.checks.invariance import Invariance
+from pagedbench.checks.invariance import OUTPUT_REUSED, Invariance
 from pagedbench.checks.reorder import chosen, copies
 from pagedbench.layout.build import build_layout
 from pagedbench.layout.variants import moved, with_padding
@@ -279,3 +280,30 @@ def test_a_fault_on_a_variation_is_found_though_the_cell_before_passed() -> None
     again, fresh = Invariance().run(second), judged(follows_padding)
     assert again.verdict is Verdict.UNSTABLE
     assert again == fresh
+
+
+def test_a_difference_of_the_lse_alone_is_called_one() -> None:
+    def tamper(call: Call, output: Output) -> None:
+        if call.spec.batch == 1 and output.lse is not None:
+            output.lse += 0.5
+
+    message = judged(tamper).message
+    assert message.startswith("sequence 0 alone, without batch mates: sequence 0, query token 0")
+    assert "its LSE differs by up to 0.5 (" in message
+
+
+def test_an_output_that_a_later_call_overwrites_is_a_warning() -> None:
+    """Legal for one who knows of it, and harm to the layer that still holds the earlier output."""
+
+    class OneBuffer(NoSplits):
+        buffers: ClassVar[dict[torch.Size, torch.Tensor]] = {}
+
+        def decode(self, call: Call, plan: object) -> Output:
+            right = super().decode(call, plan)
+            kept = self.buffers.setdefault(right.out.shape, torch.empty_like(right.out))
+            return Output(kept.copy_(right.out), right.lse)
+
+    result = Invariance().run(context(docs_decode(), OneBuffer()))
+    assert result.verdict is Verdict.PASS
+    assert OUTPUT_REUSED in result.warnings
+    assert OUTPUT_REUSED not in judged().warnings

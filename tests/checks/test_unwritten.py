@@ -204,3 +204,27 @@ def test_memory_is_filled_without_loading_the_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_what_is_computed_from_memory_that_nobody_set_is_not_called_unwritten(own: bool) -> None:
+    class AddsToScratch(Plain):
+        """Does not clear the accumulator of the second sequence."""
+
+        def decode(self, call: Call, plan: object) -> Output:
+            right = super().decode(call, plan)
+            assert call.out is not None
+            out = torch.empty_like(right.out) if own else call.out
+            scratch = torch.empty(right.out.shape[1:], dtype=torch.float32)
+            out.copy_(right.out)
+            out[1] = (right.out[1] + scratch).to(out.dtype)
+            return Output(out, right.lse)
+
+        paged_varlen = Plain.paged_varlen
+
+    result = judged(AddsToScratch())
+    assert result.verdict is Verdict.NOT_WRITTEN
+    assert result.message == (
+        "sequence 1: every row follows what memory held before the call (not written, or computed from memory that "
+        "nobody set), first query token 0, head 0"
+    )

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from pagedbench.backends.base import Output
-from pagedbench.checks.base import CheckContext, CheckResult
+from pagedbench.checks.base import CheckContext, CheckResult, Finding
 from pagedbench.checks.registry import CHECKS
 from pagedbench.faults import diagnosis
 from pagedbench.faults.catalogue import FAULTS, find_fault
@@ -22,6 +22,9 @@ from pagedbench.faults.scenarios import Trial, trials
 from pagedbench.runner.selftest import Power, context_for, power, right_program
 from pagedbench.tensors.call import Call
 from pagedbench.words import Verdict
+from tests.checks.kernels import Plain, RoundedSum
+from tests.checks.kernels import context as plain_context
+from tests.tensors.cells import docs_decode
 
 COSTLY = ("decode-high-ids", "decode-long")
 NEEDS_A_HUGE_POOL = "int32-overflow"
@@ -165,6 +168,38 @@ def test_a_kernel_that_rounds_its_scores_and_does_not_say_so_is_told_of_the_trai
     kernel.traits = replace(kernel.traits, score_rounding=True)
     declared = CheckContext(right.scenario, right.layout, kernel, right.path, right.device)
     assert CHECKS["accuracy"].run(declared).verdict is Verdict.PASS
+
+
+def test_a_kernel_that_adds_up_rounded_weights_is_told_of_the_trait_that_widens_its_budget_least() -> None:
+    context = plain_context(docs_decode(), RoundedSum())
+    failure = CHECKS["accuracy"].run(context)
+    assert failure.verdict is Verdict.MISMATCH
+    assert diagnose(context, [failure])[0].sentence == (
+        "output is within the budget of a kernel that divides by the sum of weights that were rounded to bfloat16; "
+        "if that is meant, declare sum_of_rounded_weights=True"
+    )
+
+
+@pytest.mark.parametrize("other", [Verdict.FOOTPRINT, Verdict.LEAK, Verdict.NOT_WRITTEN, Verdict.CORRUPTED])
+def test_no_trait_is_held_out_to_a_kernel_that_is_wrong_in_another_way_too(other: Verdict) -> None:
+    """A wider budget would only hide that it misses a key."""
+    context = plain_context(docs_decode(), RoundedSum())
+    failed = [CHECKS["accuracy"].run(context), CheckResult("other", other)]
+    assert all("declare" not in said.sentence for said in diagnose(context, failed))
+
+
+def test_another_number_of_splits_is_not_blamed_for_what_no_rounding_makes() -> None:
+    context = plain_context(docs_decode(), Plain())
+    failure = CheckResult(
+        "invariance",
+        Verdict.UNSTABLE,
+        "batch in reverse order: sequence 1 differs",
+        (Finding("batch in reverse order: sequence 1 differs"),),
+        {"worst_ratio": 4000.0},
+    )
+    (said,) = diagnose(context, [failure])
+    assert said.fault is None
+    assert said.sentence.startswith("a sequence's output depends on its batch mates, by more than roundings")
 
 
 def test_the_trait_is_not_held_out_to_a_kernel_that_is_further_off() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from pagedbench.layout.build import build_layout
 from pagedbench.layout.steps import at_last_step
 from pagedbench.scenario.catalog import ShippedScenario, shipped
 from pagedbench.scenario.loader import load_scenarios
 from pagedbench.scenario.model import Scenario
+from pagedbench.tensors.inputs import random_inputs
 
 FOLDERS = ("docs", "edge", "features", "models", "long")
 SHIPPED = shipped()
@@ -72,6 +74,40 @@ def test_what_the_edges_cover(everything: list[Scenario]) -> None:
     assert any(scenario.batch.size == 0 for scenario in edge)
     assert any(0 in scenario.batch.query_lens for scenario in edge)
     assert any(build_layout(scenario).block_table.max(initial=0) >= 65_536 for scenario in edge)
+    assert max(scenario.attention.num_kv_heads for scenario in edge) > 32
+    assert max(scenario.attention.num_heads for scenario in edge) > 64
+    assert any(
+        scenario.attention.group_size * max(scenario.batch.query_lens) > 128 for scenario in edge if scenario.batch.size
+    )
+    assert max(build_layout(scenario).block_table.shape[1] for scenario in edge) > 2**15
+    assert {64, 65, 129, 257} <= {q for scenario in edge for q in scenario.batch.query_lens}
+
+
+@pytest.mark.parametrize("apart", [8, 16, 32, 64])
+def test_sequences_that_an_index_cut_short_confuses_differ_in_length(everything: list[Scenario], apart: int) -> None:
+    """The 70 sequences fill more than one tile of 64; a kernel that takes the length of another one is seen."""
+    (scenario,) = of_document(everything, "edge-many-sequences")
+    totals = build_layout(scenario).total_seqlens
+    assert len(totals) == 70
+    assert (totals[apart:] != totals[:-apart]).any()
+
+
+@pytest.mark.parametrize(("variant", "exponential"), [(0, torch.inf), (1, 0.0)])
+def test_large_scores_need_the_maximum_taken_off(everything: list[Scenario], variant: int, exponential: float) -> None:
+    scenario = of_document(everything, "edge-large-scores")[variant]
+    inputs = random_inputs(scenario, build_layout(scenario), "cpu")
+    heads = torch.arange(4) // 2
+    scores = torch.einsum("qhd,khd->hqk", inputs.q.float(), inputs.k.float()[:, heads]) / 8
+    assert (torch.exp(scores).flatten(1) == exponential).all()
+    assert scores.softmax(-1).amax(-1).median() < 0.99  # not one-hot, so that weights matter, too
+
+
+def test_a_window_is_tried_on_rows_that_see_nothing(everything: list[Scenario]) -> None:
+    (scenario,) = of_document(everything, "features-window-blind-rows")
+    layout = build_layout(scenario)
+    blind = layout.visible_to <= layout.visible_from
+    assert blind.any()
+    assert not blind.all()
 
 
 def test_what_the_features_cover(everything: list[Scenario]) -> None:
@@ -81,7 +117,8 @@ def test_what_the_features_cover(everything: list[Scenario]) -> None:
     assert {"NHD", "HND"} == {scenario.cache.layout.order for scenario in features}
     assert any(scenario.attention.softcap for scenario in features)
     assert any(scenario.attention.sinks for scenario in features)
-    assert any(scenario.attention.dtype == "float16" for scenario in features)
+    prefill = [scenario for scenario in features if max(scenario.batch.query_lens) > 16]
+    assert {"bfloat16", "float16", "float32"} <= {scenario.attention.dtype for scenario in prefill}
     assert any(scenario.attention.kv_dtype == "float8_e4m3fn" for scenario in features)
     assert any(scenario.attention.alibi_slopes for scenario in features)
     assert any(scenario.steps > 1 for scenario in features)
