@@ -102,7 +102,7 @@ def _same_output(right: AttentionProgram, faulty: AttentionProgram, rows: torch.
     if not bool(rows.any()):
         return True
     heads = torch.equal(right.k_heads, faulty.k_heads) and torch.equal(right.v_heads, faulty.v_heads)
-    heads &= right.v_from_k == faulty.v_from_k and _same_order(right.v_order, faulty.v_order)
+    heads &= right.v_from_k == faulty.v_from_k and _same_values(right.v_order, faulty.v_order)
     seeing = right.last > right.first
     blind = bool((rows & ~seeing).any()) and right.sinks is None
     if blind and (right.empty, right.lse.empty) != (faulty.empty, faulty.lse.empty):
@@ -111,7 +111,7 @@ def _same_output(right: AttentionProgram, faulty: AttentionProgram, rows: torch.
     return placed and (heads or not bool((rows & seeing).any()))
 
 
-def _same_order(right: torch.Tensor | None, faulty: torch.Tensor | None) -> bool:
+def _same_values(right: torch.Tensor | None, faulty: torch.Tensor | None) -> bool:
     if right is None or faulty is None:
         return right is faulty
     return torch.equal(right, faulty)
@@ -129,7 +129,7 @@ def _same_numbers(right: AttentionProgram, faulty: AttentionProgram, rows: torch
     if not bool(rows.any()):
         return True
     seeing = bool((rows & (right.last > right.first)).any())
-    scores = right.scoring == faulty.scoring and (right.alibi is None) == (faulty.alibi is None)
+    scores = right.scoring == faulty.scoring and _same_values(right.alibi, faulty.alibi)
     sinks = (
         right.sinks is None
         or faulty.sinks is None

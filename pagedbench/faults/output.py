@@ -23,6 +23,13 @@ def combined_to_row_0(program: AttentionProgram) -> AttentionProgram:
     return program.replace(out_row=program.facts.row_index.clone())
 
 
+def rows_reversed(program: AttentionProgram) -> AttentionProgram:
+    """The rows of a sequence land in reverse order."""
+    facts = program.facts
+    back = facts.query_lens[facts.row_sequence] - 1 - 2 * facts.row_index
+    return program.replace(out_row=program.out_row + back)
+
+
 def last_sequence_unwritten(program: AttentionProgram) -> AttentionProgram:
     """The last sequence's rows are not written."""
     last = program.facts.row_sequence == program.facts.row_sequence.max() if len(program.out_row) else program.out_row
@@ -172,6 +179,7 @@ FAULTS = (
         "two sequences",
         "pytorch/pytorch #194167",
     ),
+    Fault("rows-reversed", "the rows of a sequence land in reverse order", "W", rows_reversed, "two query tokens"),
     Fault("rows-unwritten", "the last sequence's rows are not written", "W", last_sequence_unwritten),
     Fault(
         "empty-rows-untouched",

@@ -82,6 +82,16 @@ def window_wrong_in_first_tile(program: AttentionProgram) -> AttentionProgram:
     return program.replace(first=torch.where(first_tile, 0, program.first))
 
 
+def window_of_last_token(program: AttentionProgram) -> AttentionProgram:
+    """The window of every query token begins where that of the sequence's last one does."""
+    facts = program.facts
+    if facts.spec.window_size[0] == UNLIMITED:
+        return program
+    last_own = facts.total[facts.row_sequence] - 1
+    edge = torch.clamp(last_own - facts.spec.window_size[0], min=0)
+    return program.replace(first=torch.where(_sees(program), torch.minimum(edge, program.last), program.first))
+
+
 def _sees(program: AttentionProgram) -> torch.Tensor:
     return program.last > program.first
 
@@ -149,6 +159,11 @@ def sink_of_kv_head(program: AttentionProgram) -> AttentionProgram:
     return program.replace(sinks=program.sinks[torch.arange(spec.num_heads) // spec.group_size])
 
 
+def sink_reversed(program: AttentionProgram) -> AttentionProgram:
+    """Sinks are indexed from the last head on."""
+    return program if program.sinks is None else program.replace(sinks=program.sinks.flip(0))
+
+
 def kv_head_modulo(program: AttentionProgram) -> AttentionProgram:
     """Query head h uses KV head `h % num_kv_heads`."""
     spec = program.facts.spec
@@ -186,6 +201,24 @@ def _scales(k: str, v: str) -> Change:
 def alibi_ignored(program: AttentionProgram) -> AttentionProgram:
     """No position bias."""
     return program.replace(alibi=None)
+
+
+def alibi_of_kv_head(program: AttentionProgram) -> AttentionProgram:
+    """Slopes are indexed by KV head."""
+    spec = program.facts.spec
+    if program.alibi is None:
+        return program
+    return program.replace(alibi=program.alibi[torch.arange(spec.num_heads) // spec.group_size])
+
+
+def alibi_reversed(program: AttentionProgram) -> AttentionProgram:
+    """Slopes are indexed from the last head on."""
+    return program if program.alibi is None else program.replace(alibi=program.alibi.flip(0))
+
+
+def alibi_of_wrong_sign(program: AttentionProgram) -> AttentionProgram:
+    """Far keys gain what they should lose."""
+    return program if program.alibi is None else program.replace(alibi=-program.alibi)
 
 
 def _output(factor: float) -> Change:
@@ -234,6 +267,13 @@ FAULTS = (
         window_wrong_in_first_tile,
         _WINDOW,
     ),
+    Fault(
+        "window-of-last-token",
+        "the window of every query token begins where the last one's does",
+        "A",
+        window_of_last_token,
+        "a window, and two query tokens",
+    ),
     Fault("scale-1-percent", "the softmax scale is 1 % too large", "W", _scaled(lambda scale: 1.01)),
     Fault("scale-sqrt-2", "the softmax scale is off by √2", "W", _scaled(lambda scale: math.sqrt(2.0))),
     Fault(
@@ -264,6 +304,7 @@ FAULTS = (
     Fault("sink-scaled", "the sink is multiplied by the softmax scale", "W", sink_scaled, _SINK),
     Fault("sink-per-split", "the sink is counted once a split", "W", _sink_count(float(SINK_SPLITS)), _SINK),
     Fault("sink-of-kv-head", "sinks are indexed by KV head", "W", sink_of_kv_head, "GQA with sinks that differ"),
+    Fault("sink-reversed", "sinks are indexed from the last head on", "W", sink_reversed, "sinks that differ"),
     Fault("k-scale-ignored", "k_scale is left out", "W", _scales("none", "v"), _FP8),
     Fault("v-scale-ignored", "v_scale is left out", "W", _scales("k", "none"), _FP8),
     Fault("v-scale-of-k", "V is multiplied by k_scale", "W", _scales("k", "k"), "fp8 with two scales that differ"),
@@ -272,6 +313,9 @@ FAULTS = (
     Fault("kv-head-zero", "every query head uses KV head 0", "W", kv_head_zero, "two KV heads"),
     Fault("v-head-off-by-one", "V is taken from the next KV head (K is right)", "W", v_head_off_by_one, "two KV heads"),
     Fault("alibi-ignored", "the ALiBi bias is ignored", "W", alibi_ignored, "ALiBi slopes and two keys"),
+    Fault("alibi-of-kv-head", "ALiBi slopes are indexed by KV head", "W", alibi_of_kv_head, "GQA with ALiBi"),
+    Fault("alibi-reversed", "ALiBi slopes are indexed from the last head on", "W", alibi_reversed, "ALiBi, two heads"),
+    Fault("alibi-wrong-sign", "the ALiBi bias has the wrong sign", "W", alibi_of_wrong_sign, "ALiBi and two keys"),
     Fault("all-zeros", "the output is all zeros", "W", _output(0.0), report="Xilinx/mlir-air #1427"),
     Fault(
         "mean-of-v",
