@@ -72,7 +72,8 @@ def command(
     )
     records = _read(files) if files else _run(request, processes)
     if action is Action.SAVE:
-        typer.echo(f"saved {len(records)} records as {save_baseline(name, records)}")
+        untimed = "" if any(record.timing for record in records) else "; none is timed: it holds verdicts alone"
+        typer.echo(f"saved {len(records)} records as {save_baseline(name, records)}{untimed}")
     else:
         _compare(records, old, across=across)
 
@@ -92,6 +93,8 @@ def _run(request: object, processes: int) -> list[CellRecord]:
     make_console().print(render(one_a_cell(result.records)))
     if result.interrupted_by is not None:
         raise typer.Exit(SIGNAL_EXIT + result.interrupted_by)
+    if result.failed is not None:
+        raise result.failed
     return result.records
 
 

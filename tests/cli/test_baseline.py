@@ -57,6 +57,19 @@ def saved(timed: Command) -> None:
     assert Path("results/baselines/main.jsonl").exists()
 
 
+def test_no_baseline_is_made_of_a_run_that_ended_for_want_of_a_worker(timed: Command) -> None:
+    ended = timed("baseline", "save", "main", scenarios=["right", "no-worker"])
+    assert ended.code == 5
+    assert "error: the worker process does not start" in ended.err
+    assert not Path("results/baselines/main.jsonl").exists()
+
+
+def test_a_baseline_without_times_says_so(command: Command) -> None:
+    command("check", "--json", "records.jsonl", scenarios=["right"])
+    ended = command("baseline", "save", "main", "records.jsonl")
+    assert (ended.code, "none is timed: it holds verdicts alone" in ended.out) == (0, True)
+
+
 def test_a_baseline_holds_three_processes(timed: Command) -> None:
     saved(timed)
     lines = Path("results/baselines/main.jsonl").read_text().splitlines()
