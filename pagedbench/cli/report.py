@@ -42,6 +42,7 @@ def command(
     """
     from pagedbench.cli.judging import Gate
     from pagedbench.cli.outputs import OutputFiles, refuse_shared
+    from pagedbench.report.story import together
     from pagedbench.report.table import make_console, render
     from pagedbench.results.store import read_records
 
@@ -49,14 +50,15 @@ def command(
     files = OutputFiles(csv=csv, markdown=markdown, junit=junit, html=html, sarif=sarif, github=github, plot=plot)
     files.prepare([str(source) for source in sources])
     refuse_shared({"parquet": parquet}, [str(source) for source in sources])
-    found = [record for source in sources for record in read_records(source)]
+    read = [record for source in sources for record in read_records(source)]
+    found = together(read)
     make_console().print(render(found))
     unmet = Gate(require or (), strict).unmet(found, None)
     files.write(found, unmet)
     if parquet is not None:
         from pagedbench.report.parquet import write_parquet
 
-        write_parquet(found, parquet)
+        write_parquet(read, parquet)
 
 
 def _files(named: list[Path]) -> list[Path]:

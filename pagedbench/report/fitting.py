@@ -1,5 +1,5 @@
-"""Tables on terminals narrower than they are made for: the scenario takes a line of its own over its rows, and what
-does not fit beside the rest goes below it. On 100 columns and more, and wherever it fits as it is, a table stays one.
+"""Tables that do not fit: the scenario takes a line of its own over its rows, and what does not fit beside the rest
+goes below it. A table stays one where it fits as it is, or with its sentences wrapped: a name is never broken.
 The tables that are stacked have the scenario in their first column, empty where it is the one above.
 
 A map has no bound on its columns: one too wide for any terminal is cut into parts, one under the other.
@@ -13,13 +13,11 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Column, Table
 from rich.text import Text
 
-FULL_WIDTH = 100
 _GAP = 2
 _INDENT = 2
 _BETWEEN = 3
@@ -30,17 +28,18 @@ _NOTHING = ("", "–")
 
 @dataclass(frozen=True)
 class Fitted:
-    """A table that is shown whole or stacked, as the terminal asks."""
+    """A table that is shown whole or stacked, as the terminal and its names ask."""
 
     table: Table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = options.max_width
-        natural = Measurement.get(console, options.update_width(FULL_WIDTH), self.table).maximum
-        if width >= FULL_WIDTH or natural <= width:
-            yield self.table
-        else:
+        if sum(map(_longest_word, self.table.columns)) + _BETWEEN * (len(self.table.columns) - 1) > width:
             yield from _stacked(self.table, width)
+            return
+        for column in self.table.columns:
+            column.no_wrap = _width(column) == _longest_word(column)
+        yield self.table
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,12 @@ def _stacked(table: Table, width: int) -> Iterator[RenderableType]:
             if str(cell) not in _NOTHING
         ]
         if more:
-            yield Padding(Text(", ".join(more)), (0, 0, 0, 2 * _INDENT))
+            yield Padding(Text(", ".join(more)), (0, 0, 0, 2 * _INDENT), expand=False)
+
+
+def _longest_word(column: Column) -> int:
+    """The columns of a terminal that it must have to break no word."""
+    return max((cell_len(w) for cell in (column.header, *column.cells) for w in str(cell).split()), default=0)
 
 
 def _that_fit(columns: Sequence[Column], width: int) -> Sequence[Column]:
@@ -115,4 +119,4 @@ def _line(columns: Sequence[Column], cells: Sequence[RenderableType]) -> Rendera
     for column in columns:
         grid.add_column(width=_width(column), justify=column.justify)
     grid.add_row(*cells)
-    return Padding(grid, (0, 0, 0, _INDENT))
+    return Padding(grid, (0, 0, 0, _INDENT), expand=False)

@@ -8,12 +8,24 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from pagedbench.results.record import CellRecord
 from pagedbench.words import Verdict
+
+
+def together(records: Sequence[CellRecord]) -> list[CellRecord]:
+    """Scenario by scenario, and within one backend by backend, as they first come: workers side by side keep records as
+    they are made."""
+    scenarios = _first_seen(record.scenario for record in records)
+    backends = _first_seen(record.backend for record in records)
+    return sorted(records, key=lambda record: (scenarios[record.scenario], backends[record.backend]))
+
+
+def _first_seen(names: Iterable[str]) -> dict[str, int]:
+    return {name: place for place, name in enumerate(dict.fromkeys(names))}
 
 
 class Standing(IntEnum):

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from pagedbench.report.story import Place, failures_first, green, headline, machine, place, reproduce
+from pagedbench.report.story import Place, failures_first, green, headline, machine, place, reproduce, together
 from pagedbench.results.record import CellRecord
 from pagedbench.words import Verdict
 from tests.report.records import crashed, everything, expected, passed, record, skipped, wrong
@@ -74,3 +74,12 @@ def test_a_shipped_scenario_is_run_again_by_name_and_another_by_its_file() -> No
 def test_the_machine_in_one_line() -> None:
     assert machine(everything()) == "NVIDIA H200, driver 580.159, cuda 13.0, torch 2.11.0"
     assert machine([record(environment={})]) == "cuda"
+
+
+def test_cells_of_a_scenario_stand_together_however_they_were_made() -> None:
+    """As by several workers: paths of a backend stay in their order, and what is in order stays as it is."""
+    made = [("b", "torch", "varlen"), ("a", "triton", "decode"), ("b", "triton", "decode"), ("b", "torch", "decode")]
+    records = [record(scenario=scenario, backend=backend, path=path) for scenario, backend, path in made]
+    found = [(r.scenario, r.backend, r.path) for r in together(records)]
+    assert found == [made[0], made[3], made[2], made[1]]
+    assert together(together(records)) == together(records)
