@@ -43,7 +43,7 @@ class Library:
 
     def version(self) -> str | None:
         """The installed version, without importing the library."""
-        return next(filter(None, map(_version_of, self.distributions)), None)
+        return next(filter(None, map(version_of, self.distributions)), None)
 
     def available(self, device: str) -> Availability:
         """Whether it can be imported and runs on `device`."""
@@ -123,7 +123,8 @@ def _is_there(module: str) -> bool:
 
 
 @cache  # asked for every call that might be refused, and looking it up takes a millisecond
-def _version_of(distribution: str) -> str | None:
+def version_of(distribution: str) -> str | None:
+    """The installed version of a distribution, None where it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

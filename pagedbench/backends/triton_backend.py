@@ -11,14 +11,13 @@ import os
 import sys
 from functools import lru_cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from pagedbench.backends.base import Availability, Backend, Output, Traits
-from pagedbench.backends.loading import load
+from pagedbench.backends.loading import load, version_of
 from pagedbench.tensors.call import Call, CallSpec
 
 DISTRIBUTIONS = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm")
@@ -128,14 +127,7 @@ def _triton_version() -> str | None:
     """The version, or None where there is no Triton; builds for nightly torch or ROCm are packages of other names."""
     if find_spec("triton") is None:
         return None
-    return next(filter(None, map(_version_of, DISTRIBUTIONS)), "unknown")
-
-
-def _version_of(distribution: str) -> str | None:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
+    return next(filter(None, map(version_of, DISTRIBUTIONS)), "unknown")
 
 
 def _interpreting() -> bool:
