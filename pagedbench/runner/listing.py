@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pagedbench.errors import UsageError
 from pagedbench.report.capabilities import Ability, BackendReport
-from pagedbench.runner.pool import START_SECONDS, WorkerError
-from pagedbench.runner.process import WorkerGone, WorkerProcess
+from pagedbench.runner.pool import RequestLost, WorkerOptions, Workers
 from pagedbench.words import AttnPath
 
 if TYPE_CHECKING:
@@ -24,52 +22,27 @@ ANSWER_SECONDS = 60.0  # importing one library more
 
 def ask(names: Sequence[str], device: str) -> list[BackendReport]:
     """A report of each backend, in the order of the names. Raises `UsageError` for a name that means nothing."""
-    worker: WorkerProcess | None = None
-    reports = []
+    with Workers(WorkerOptions()) as workers:
+        return [_ask_one(workers, name, device) for name in names]
+
+
+def _ask_one(workers: Workers, name: str, device: str) -> BackendReport:
     try:
-        for name in names:
-            worker = worker or _started()
-            try:
-                reports.append(_ask_one(worker, name, device))
-            except WorkerGone as gone:
-                reports.append(_lost(name, gone))
-                worker.close()
-                worker = None
-    finally:
-        if worker is not None:
-            worker.close()
-    return reports
-
-
-def _started() -> WorkerProcess:
-    worker = WorkerProcess("auto")
-    try:
-        worker.receive(START_SECONDS)
-    except WorkerGone as gone:
-        said = worker.output()
-        worker.close()
-        raise WorkerError(f"the worker process does not start: {gone.reason}\n{said}".rstrip()) from None
-    return worker
-
-
-def _ask_one(worker: WorkerProcess, name: str, device: str) -> BackendReport:
-    worker.send({"do": "describe", "backend": name, "device": device})
-    reply = worker.receive(ANSWER_SECONDS)
-    if reply["event"] == "refused":
-        raise UsageError(reply["message"], reply["hint"])
-    said = reply["report"]
+        said = workers.describe(name, device, ANSWER_SECONDS)
+    except RequestLost as lost:
+        return _lost(name, lost.reason)
     abilities = tuple(Ability(**ability) for ability in said.pop("abilities"))
     return BackendReport(**{**said, "paths": tuple(said["paths"])}, abilities=abilities)
 
 
-def _lost(name: str, gone: WorkerGone) -> BackendReport:
+def _lost(name: str, reason: str) -> BackendReport:
     """In place of a report: how the process ended that was to make it."""
     return BackendReport(
         name=name,
         about="could not be loaded",
         version=None,
         available=False,
-        reason=f"loading it fails: {gone.reason}",
+        reason=f"loading it fails: {reason}",
         note=None,
         paths=(),
     )

@@ -34,7 +34,12 @@ class WorkerError(PagedbenchError):
 
 
 class RequestLost(UsageError):
-    """A question of the parent's own took the worker down: what was to be loaded for it cannot be."""
+    """A question of the parent's own took the worker down: what was to be loaded for it cannot be. `reason` is how it
+    ended."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class _EndedBefore(Exception):
@@ -118,18 +123,23 @@ class Workers:
             reply = self._request({**message, "ask": False})
         return [ResolvedTarget.from_message(target) for target in reply["targets"]]
 
-    def _request(self, message: Message) -> Message:
+    def describe(self, backend: str, device: str, seconds: float) -> Message:
+        """What a backend says of itself within so many seconds (`listing.describe`). Raises as `_request`."""
+        report: Message = self._request({"do": "describe", "backend": backend, "device": device}, seconds)["report"]
+        return report
+
+    def _request(self, message: Message, seconds: float = REQUEST_SECONDS) -> Message:
         """The reply to a question of the parent's own. Raises `UsageError` when it is refused, `RequestLost` when it
         ends the worker."""
         worker = self._live()
         try:
             worker.send(message)
-            reply = worker.receive(REQUEST_SECONDS)
+            reply = worker.receive(seconds)
         except WorkerGone as gone:
             said = worker.output()
             self._discard()
             asked = " ".join(message.get("targets", [])) or message["do"]
-            raise RequestLost(f"loading {asked} failed: {gone.reason}\n{said}".rstrip()) from None
+            raise RequestLost(f"loading {asked} failed: {gone.reason}\n{said}".rstrip(), gone.reason) from None
         if reply["event"] == "refused":
             raise UsageError(reply["message"], reply["hint"])
         return reply
