@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from pagedbench.cli.outputs import refuse_shared
+from pagedbench.cli.outputs import OutputFiles
 from pagedbench.cli.progress import ComparisonProgress
 from pagedbench.errors import ScenarioError, UsageError
 from pagedbench.report.comparison import render, to_csv, to_markdown
@@ -55,7 +55,8 @@ def compare(request: Request) -> int:
         return _compare_records(request.words, across=request.across)
     if is_record(request.words):
         _refuse_idle(request, ("sweep", "json"), "a file of comparisons that is shown again")
-    _see_to_files(request)
+    files = OutputFiles(json=request.json, csv=request.csv, markdown=request.markdown, plot=request.plot)
+    files.prepare(request.words)
     if is_record(request.words):
         records = read_comparisons(Path(request.words[0]))
         make_console().print(render(records, layers=request.layers))
@@ -85,22 +86,6 @@ def _code(records: Sequence[ComparisonRecord]) -> int:
     if code is ExitCode.OK and not any(record.pairs for record in records):
         code = ExitCode.NOTHING_CHECKED
     return ExitCode.UNDECIDED if undecided and code in (ExitCode.OK, ExitCode.NOTHING_CHECKED) else code
-
-
-def _see_to_files(request: Request) -> None:
-    """Refuse before the measuring what could not be written after it; folders are made."""
-    if request.plot is not None:
-        from pagedbench.report.plots import require_matplotlib, require_picture_form
-
-        require_matplotlib()
-        require_picture_form(request.plot)
-    refuse_shared({"json": request.json, "csv": request.csv, "markdown": request.markdown}, request.words)
-    for file in (request.json, request.csv, request.markdown, request.plot):
-        if file is not None:
-            try:
-                file.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise UsageError(f"{file.parent} is no folder to write to: {error.strerror}") from None
 
 
 def _run(request: Request) -> Compared:
