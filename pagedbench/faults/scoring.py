@@ -144,24 +144,23 @@ def _sink_count(count: float) -> Change:
     return change
 
 
-def sink_scaled(program: AttentionProgram) -> AttentionProgram:
-    """The sink is multiplied by the softmax scale."""
-    if program.sinks is None:
-        return program
-    return program.replace(sinks=program.sinks * program.scoring.scale)
+def _by_head(name: str, changed: Callable[[torch.Tensor, AttentionProgram], torch.Tensor]) -> Change:
+    """What is given by head, `sinks` or `alibi`, as another tensor; no fault where there is none."""
+
+    def change(program: AttentionProgram) -> AttentionProgram:
+        values = getattr(program, name)
+        return program if values is None else program.replace(**{name: changed(values, program)})
+
+    return change
 
 
-def sink_of_kv_head(program: AttentionProgram) -> AttentionProgram:
-    """Sinks are indexed by KV head."""
+def _of_kv_head(values: torch.Tensor, program: AttentionProgram) -> torch.Tensor:
     spec = program.facts.spec
-    if program.sinks is None:
-        return program
-    return program.replace(sinks=program.sinks[torch.arange(spec.num_heads) // spec.group_size])
+    return values[torch.arange(spec.num_heads) // spec.group_size]
 
 
-def sink_reversed(program: AttentionProgram) -> AttentionProgram:
-    """Sinks are indexed from the last head on."""
-    return program if program.sinks is None else program.replace(sinks=program.sinks.flip(0))
+def _reversed(values: torch.Tensor, program: AttentionProgram) -> torch.Tensor:
+    return values.flip(0)
 
 
 def kv_head_modulo(program: AttentionProgram) -> AttentionProgram:
@@ -201,24 +200,6 @@ def _scales(k: str, v: str) -> Change:
 def alibi_ignored(program: AttentionProgram) -> AttentionProgram:
     """No position bias."""
     return program.replace(alibi=None)
-
-
-def alibi_of_kv_head(program: AttentionProgram) -> AttentionProgram:
-    """Slopes are indexed by KV head."""
-    spec = program.facts.spec
-    if program.alibi is None:
-        return program
-    return program.replace(alibi=program.alibi[torch.arange(spec.num_heads) // spec.group_size])
-
-
-def alibi_reversed(program: AttentionProgram) -> AttentionProgram:
-    """Slopes are indexed from the last head on."""
-    return program if program.alibi is None else program.replace(alibi=program.alibi.flip(0))
-
-
-def alibi_of_wrong_sign(program: AttentionProgram) -> AttentionProgram:
-    """Far keys gain what they should lose."""
-    return program if program.alibi is None else program.replace(alibi=-program.alibi)
 
 
 def _output(factor: float) -> Change:
@@ -301,10 +282,28 @@ FAULTS = (
     Fault("channels-dropped", "the last channels of the head dim are left out of q·k", "W", channels_dropped),
     Fault("sink-ignored", "the sink is ignored", "W", _sink_count(0.0), _SINK),
     Fault("sink-doubled", "the sink is counted twice", "W", _sink_count(2.0), _SINK),
-    Fault("sink-scaled", "the sink is multiplied by the softmax scale", "W", sink_scaled, _SINK),
+    Fault(
+        "sink-scaled",
+        "the sink is multiplied by the softmax scale",
+        "W",
+        _by_head("sinks", lambda sinks, program: sinks * program.scoring.scale),
+        _SINK,
+    ),
     Fault("sink-per-split", "the sink is counted once a split", "W", _sink_count(float(SINK_SPLITS)), _SINK),
-    Fault("sink-of-kv-head", "sinks are indexed by KV head", "W", sink_of_kv_head, "GQA with sinks that differ"),
-    Fault("sink-reversed", "sinks are indexed from the last head on", "W", sink_reversed, "sinks that differ"),
+    Fault(
+        "sink-of-kv-head",
+        "sinks are indexed by KV head",
+        "W",
+        _by_head("sinks", _of_kv_head),
+        "GQA with sinks that differ",
+    ),
+    Fault(
+        "sink-reversed",
+        "sinks are indexed from the last head on",
+        "W",
+        _by_head("sinks", _reversed),
+        "sinks that differ",
+    ),
     Fault("k-scale-ignored", "k_scale is left out", "W", _scales("none", "v"), _FP8),
     Fault("v-scale-ignored", "v_scale is left out", "W", _scales("k", "none"), _FP8),
     Fault("v-scale-of-k", "V is multiplied by k_scale", "W", _scales("k", "k"), "fp8 with two scales that differ"),
@@ -313,9 +312,23 @@ FAULTS = (
     Fault("kv-head-zero", "every query head uses KV head 0", "W", kv_head_zero, "two KV heads"),
     Fault("v-head-off-by-one", "V is taken from the next KV head (K is right)", "W", v_head_off_by_one, "two KV heads"),
     Fault("alibi-ignored", "the ALiBi bias is ignored", "W", alibi_ignored, "ALiBi slopes and two keys"),
-    Fault("alibi-of-kv-head", "ALiBi slopes are indexed by KV head", "W", alibi_of_kv_head, "GQA with ALiBi"),
-    Fault("alibi-reversed", "ALiBi slopes are indexed from the last head on", "W", alibi_reversed, "ALiBi, two heads"),
-    Fault("alibi-wrong-sign", "the ALiBi bias has the wrong sign", "W", alibi_of_wrong_sign, "ALiBi and two keys"),
+    Fault(
+        "alibi-of-kv-head", "ALiBi slopes are indexed by KV head", "W", _by_head("alibi", _of_kv_head), "GQA with ALiBi"
+    ),
+    Fault(
+        "alibi-reversed",
+        "ALiBi slopes are indexed from the last head on",
+        "W",
+        _by_head("alibi", _reversed),
+        "ALiBi, two heads",
+    ),
+    Fault(
+        "alibi-wrong-sign",
+        "the ALiBi bias has the wrong sign",
+        "W",
+        _by_head("alibi", lambda slopes, program: -slopes),
+        "ALiBi and two keys",
+    ),
     Fault("all-zeros", "the output is all zeros", "W", _output(0.0), report="Xilinx/mlir-air #1427"),
     Fault(
         "mean-of-v",
