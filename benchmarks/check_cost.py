@@ -116,8 +116,8 @@ def told(measured: Measured, goal: float) -> bool:
     """Print a scenario; whether it keeps the goal and all its cells pass."""
     totals, costs = measured.totals(), measured.costs()
     cost, middle = totals[len(totals) // 4], statistics.median(totals)
-    bad = [cost for cost in costs if cost.verdict is not Verdict.PASS]
-    wrong = "".join(f"  {cost.path} {cost.verdict.value}" for cost in bad)
+    bad = [cell for cell in costs if cell.verdict is not Verdict.PASS]
+    wrong = "".join(f"  {cell.path} {cell.verdict.value}" for cell in bad)
     figures = f"{cost:6.1f} ms a cell  {cost / goal:5.2f} of the goal  (median {middle:.1f})"
     print(f"{measured.scenario.name:<24} {figures}{wrong}", flush=True)
     for cell in costs:

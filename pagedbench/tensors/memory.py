@@ -22,7 +22,10 @@ ORACLE_WORKSPACE = {"cpu": 512 << 20, "cuda": 4 << 30}
 """The most that the oracle takes beside its inputs, whatever the lengths."""
 
 ORACLE_LEAST = 256 << 20
+"""What it takes of the smallest batch: small allocations, rounded up."""
+
 _PADDED = 2  # times its size that a sequence may be padded to beside longer ones
+_KEY_TENSORS = 2  # as gathered, and in fp64
 _SCORE_TENSORS = 4  # scores, weights and what masks and softcap make of them
 
 BACKEND_WORKSPACE = {"cpu": 256 << 20, "cuda": 1 << 30}
@@ -72,10 +75,10 @@ def estimate_bytes(scenario: Scenario, layout: BatchLayout, path: AttnPath, devi
 def _oracle_workspace(scenario: Scenario, layout: BatchLayout, kv_row: int, kind: str) -> int:
     """K, V and scores in fp64, of sequences padded to twice their size; bounded for large batches."""
     pairs = int((layout.query_lens.astype(np.int64) * layout.total_seqlens).sum())
-    keys = _PADDED * 8 * layout.total_k * kv_row
+    keys = _PADDED * _KEY_TENSORS * 8 * layout.total_k * kv_row
     scores = _PADDED**2 * _SCORE_TENSORS * 8 * pairs * scenario.attention.num_heads
     most = ORACLE_WORKSPACE.get(kind, ORACLE_WORKSPACE["cpu"])
-    return min(most, ORACLE_LEAST + 2 * keys + scores)
+    return min(most, ORACLE_LEAST + keys + scores)
 
 
 def available_bytes(device: torch.device | str) -> int:
