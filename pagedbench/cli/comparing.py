@@ -12,7 +12,7 @@ import yaml
 
 from pagedbench.cli.outputs import OutputFiles
 from pagedbench.cli.progress import ComparisonProgress
-from pagedbench.errors import ScenarioError, UsageError
+from pagedbench.errors import CannotWrite, ScenarioError, UsageError
 from pagedbench.report.comparison import render, to_csv, to_markdown
 from pagedbench.report.table import make_console
 from pagedbench.results.comparison import ComparisonRecord
@@ -63,14 +63,26 @@ def compare(request: Request) -> int:
         _write(request, records)
         return _code(records)
     result = _run(request)
+    unwritten = False
     if result.records:
         make_console().print(render(result.records, layers=request.layers))
-        _write(request, result.records)
+        unwritten = _could_not_write(request, result.records)
     if result.interrupted_by is not None:
         done = f"{len(result.records)} of {result.planned} comparisons were done"
         print(f"interrupted by {result.interrupted_by.name}: {done}", file=sys.stderr)
         return SIGNAL_EXIT + result.interrupted_by
-    return _code(result.records)
+    code = _code(result.records)
+    return ExitCode.UNDECIDED if unwritten and code in (ExitCode.OK, ExitCode.NOTHING_CHECKED) else code
+
+
+def _could_not_write(request: Request, records: Sequence[ComparisonRecord]) -> bool:
+    """Write the files; whether one could not be, which is said: it is no reason to forget what was measured."""
+    try:
+        _write(request, records)
+    except CannotWrite as error:
+        print(f"failure: {error.message}", file=sys.stderr)
+        return True
+    return False
 
 
 def _refuse_idle(request: Request, options: Sequence[str], given: str) -> None:
@@ -173,10 +185,18 @@ def is_record(words: Sequence[str]) -> bool:
 
 def read_comparisons(file: Path) -> list[ComparisonRecord]:
     """What `compare --json` wrote. Raises `UsageError` for any other file."""
-    records = [ComparisonRecord.from_json(line) for line in read_text(file).splitlines() if line.strip()]
+    lines = enumerate(read_text(file).splitlines(), start=1)
+    records = [_read_line(f"{file}:{number}", line) for number, line in lines if line.strip()]
     if not records:
         raise UsageError(f"{file} is empty", hint="give the file of compare --json")
     return records
+
+
+def _read_line(place: str, line: str) -> ComparisonRecord:
+    try:
+        return ComparisonRecord.from_json(line)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error.message}", error.hint) from error
 
 
 def are_records(words: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pagedbench.errors import UsageError
+from pagedbench.errors import CannotWrite, UsageError
 from pagedbench.report.crossover import grids_of
 from pagedbench.report.figures import three_digits
 from pagedbench.report.plot_crossover import crossover_figure
@@ -100,9 +100,11 @@ def _save(figure: Any, file: Path, kind: str) -> Iterator[Path]:
     suffix = file.suffix or ".png"
     path = file.with_name(f"{file.stem}-{kind}{suffix}")
     require_picture_form(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150, bbox_inches="tight")
+    except OSError as error:
+        raise CannotWrite(path, error.strerror) from error
     finally:
         plt.close(figure)
     yield path

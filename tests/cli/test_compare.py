@@ -195,6 +195,25 @@ def test_a_file_of_records_that_cannot_be_made_is_refused_by_name(tmp_path):
     assert "cannot write /proc/out.jsonl: " in done.stderr
 
 
+@pytest.mark.parametrize("option", ["--csv", "--plot"])
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which nobody makes files")
+def test_a_report_that_cannot_be_written_is_said_after_the_table_and_is_exit_5(tmp_path, option):
+    (tmp_path / "small.yaml").write_text(SMALL)
+    done = pagedbench(
+        "compare", "varlen", "decode", "small.yaml", "--device", "cpu", "--max-seconds", 0.05, option, "/proc/x.svg",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert "decode" in done.stdout
+    assert "failure: cannot write /proc/x" in done.stderr
+    assert done.returncode == 5
+
+
+def test_a_damaged_line_of_comparisons_is_named(tmp_path):
+    (tmp_path / "out.jsonl").write_text(comparison(300, 100).to_json() + "\n{")
+    done = pagedbench("compare", "out.jsonl", cwd=tmp_path)
+    assert (done.returncode, "out.jsonl:2: not a record" in done.stderr) == (2, True)
+
+
 def test_an_earlier_file_of_records_stays_until_there_is_another(tmp_path):
     (tmp_path / "small.yaml").write_text(SMALL)
     (tmp_path / "out.jsonl").write_text(comparison(300, 100).to_json() + "\n")
