@@ -80,14 +80,16 @@ def _stacked(table: Table, width: int) -> Iterator[RenderableType]:
     names, *columns = table.columns
     beside = _that_fit(columns, width - _INDENT)
     below = columns[len(beside) :]
-    yield _line(beside, [Text(str(column.header), table.header_style or "table.header") for column in beside])
+    widths = [_width(column) for column in beside]  # found once: a column is as long as the table
+    header = [Text(str(column.header), table.header_style or "table.header") for column in beside]
+    yield _line(beside, widths, header)
     yield Rule(style="none", characters="─")
     cells = [list(column.cells) for column in columns]
     for number, name in enumerate(names.cells):
         row = [column[number] for column in cells]
         if str(name):
             yield Text(str(name).replace("\n", ""), "bold")
-        yield _line(beside, row[: len(beside)])
+        yield _line(beside, widths, row[: len(beside)])
         more = [
             f"{c.header}: {cell}"
             for c, cell in zip(below, row[len(beside) :], strict=True)
@@ -114,9 +116,9 @@ def _width(column: Column) -> int:
     return max(cell_len(line) for cell in (column.header, *column.cells) for line in str(cell).split("\n"))
 
 
-def _line(columns: Sequence[Column], cells: Sequence[RenderableType]) -> RenderableType:
+def _line(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[RenderableType]) -> RenderableType:
     grid = Table.grid(padding=(0, _GAP, 0, 0), pad_edge=False)
-    for column in columns:
-        grid.add_column(width=_width(column), justify=column.justify)
+    for column, width in zip(columns, widths, strict=True):
+        grid.add_column(width=width, justify=column.justify)
     grid.add_row(*cells)
     return Padding(grid, (0, 0, 0, _INDENT), expand=False)
