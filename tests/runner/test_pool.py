@@ -122,6 +122,18 @@ def test_what_the_worker_prints_is_kept_with_the_cell_that_printed_it(workers: W
     assert "about to read" not in judge(workers, "torch").stderr
 
 
+def test_of_long_output_the_last_whole_lines_are_kept(workers: Workers, tmp_path: Path) -> None:
+    file = tmp_path / "chatty.py"
+    file.write_text(
+        "import os\n\n"
+        "def chatty_decode(q):\n"
+        "    for n in range(9999):\n        os.write(2, b'a line %d\\n' % n)\n    os.abort()\n"
+    )
+    first, *rest = judge(workers, f"{file}:chatty_decode").stderr.splitlines()
+    assert first.startswith("a line ")
+    assert len(rest) > 100
+
+
 def test_a_crash_while_explaining_does_not_take_the_verdict_back(workers: Workers, tmp_path: Path) -> None:
     """A kernel that is wrong, and aborts when it is asked too often: the diagnosis does that."""
     file = tmp_path / "touchy.py"
