@@ -13,8 +13,8 @@ from pagedbench.results.record import CellRecord, CheckDict
 from pagedbench.words import Verdict
 
 
-def shown(records: list[CellRecord]) -> str:
-    console = Console(file=io.StringIO(), width=100, highlight=False)
+def shown(records: list[CellRecord], width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
     console.print(render(records))
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
@@ -83,6 +83,14 @@ def test_a_failure_is_placed_explained_and_diagnosed() -> None:
     assert "MISMATCH docs-decode torch:decode" in text
     assert "accuracy: sequence 1, query token 0, head 3" in text
     assert "diagnosis: output matches the reference if the last key is missed" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_failure_hangs_below_its_first_words_at_every_width(width: int) -> None:
+    text = shown([record(Verdict.MISMATCH, message="word " * 60)], width)
+    lines = [line for line in text.splitlines() if "word" in line]
+    assert all(line.startswith("    word") for line in lines[1:])
+    assert max(map(len, lines)) in range(width - 8, width + 1)
 
 
 def test_a_check_shows_up_to_three_findings_of_different_sequences() -> None:
