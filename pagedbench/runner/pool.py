@@ -16,6 +16,7 @@ from typing import Any
 from pagedbench.errors import PagedbenchError, UsageError
 from pagedbench.results.record import CellRecord, CheckDict
 from pagedbench.runner.limits import GIB, host_memory_available
+from pagedbench.runner.paths import plain_target
 from pagedbench.runner.process import WorkerGone, WorkerProcess
 from pagedbench.runner.protocol import Job, Message, ResolvedTarget
 from pagedbench.runner.sanitize import SLOWDOWN, fold_findings, sanitizer_command
@@ -203,7 +204,8 @@ class Workers:
         unless this is `again`: what ends two workers before they say a word is the cell.
         """
         progress = _Progress(on_stage)
-        when = "between the cell before and this one" if self._judged else "before its first cell"
+        last = plain_target(self._judged[-1]) if self._judged else ""
+        when = f"between a cell of {last} and this one" if last else "before its first cell"
         self._judged.append(job.backend)
         try:
             worker.send({**job.to_message(), "seconds": seconds})

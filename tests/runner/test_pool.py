@@ -201,7 +201,7 @@ def test_a_worker_that_ends_between_two_cells_costs_neither(workers: Workers) ->
     assert record.verdict is Verdict.PASS
     (warning,) = [warning for warning in record.warnings if "a new worker" in warning]
     assert warning == (
-        "judged by a new worker: killed (SIGKILL), most likely for want of memory, between the cell before and this one"
+        "judged by a new worker: killed (SIGKILL), most likely for want of memory, between a cell of torch and this one"
     )
 
 
