@@ -146,6 +146,12 @@ def test_a_stack_without_the_users_code_names_no_place() -> None:
     assert "stderr" not in text
 
 
+def test_a_frame_that_the_kept_output_begins_with_is_not_the_kernels_word() -> None:
+    """The stacks of many threads are longer than what is kept of the output, whose outer blanks are stripped."""
+    cut = f'File "<python>/lib/threading.py", line 331 in wait\n\n{STACK}'
+    assert "stderr" not in shown([record(Verdict.CRASHED, message="it ended", stderr=cut)])
+
+
 def test_a_reason_with_other_numbers_is_not_said_to_be_the_same() -> None:
     skips = [record(Verdict.SKIPPED, scenario=f"s{i}", message=f"lengths differ, 1 to {i}") for i in (3, 5, 3)]
     text = " ".join(shown(skips).split())
