@@ -65,7 +65,7 @@ def command(
         scenarios=scenarios,
         suite="run",
         backends=backend or (),
-        paths=path or (),
+        paths=path or ("all",),  # as `check` takes them: what a baseline lacks, it holds against nothing
         device=device,
         timeout=timeout,
         timing=BASELINE_TIMING,

@@ -17,6 +17,7 @@ from pagedbench.report.footprint_drawing import write_picture
 from pagedbench.report.plots import plot_cells, require_matplotlib, require_picture_form
 from pagedbench.results.record import CellRecord
 from pagedbench.results.store import is_stream, write_text
+from pagedbench.scenario.catalog import scenario_files
 
 # Form -> module of `report/`, its function from records, and from what they leave unmet, to text.
 _FORMS = {
@@ -104,8 +105,8 @@ def _write_form(file: Path, text: Callable[..., str], records: Sequence[CellReco
 
 def refuse_shared(files: Mapping[str, Path | None], sources: Sequence[str] = ()) -> None:
     """Raises `UsageError` where two forms go to one regular file, for the later would overwrite the earlier, and where
-    one goes to a file that is read, a scenario of the user's say."""
-    read = {Path(source).resolve() for source in sources if Path(source).is_file()}
+    one goes to a file that is read, a scenario of the user's say, named or in a folder that is."""
+    read = {file.resolve() for source in sources for file in (Path(source), *scenario_files(Path(source)))}
     taken: dict[Path, str] = {}
     for form, file in files.items():
         if file is None or (file.exists() and not file.is_file()):

@@ -152,4 +152,4 @@ def _warnings(records: Sequence[CellRecord], room: int) -> str:
     if not found:
         return ""
     kept = "\n".join(_within(room, found, "warning"))
-    return f"<details><summary>{len(found)} warnings</summary>\n\n{kept}\n\n</details>"
+    return f"<details><summary>{len(found)} warning{'s' if len(found) > 1 else ''}</summary>\n\n{kept}\n\n</details>"

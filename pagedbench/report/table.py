@@ -10,9 +10,10 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -29,7 +30,7 @@ _FAILURES_SHOWN = 10
 _FINDINGS_SHOWN = 3
 _LONG_NAME = 26
 _HANG = "    "
-_STACK = re.compile(r'Fatal Python error|Timeout \(\d|Thread 0x|  File "|Extension modules:')
+_STACK = re.compile(r'Fatal Python error|Timeout \(\d|Thread 0x| *File "|Extension modules:')
 _THREAD = re.compile(r"^(Current thread|Thread) 0x", re.M)
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.M)
 _NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -125,7 +126,7 @@ def _failures(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
         yield Text.assemble(
             (record.verdict.value, style_of(record.verdict)), " ", (f"{record.scenario} {record.target}", "bold")
         )
-        yield from map(_indented, failure_lines(record, one_a_sequence=True))
+        yield from map(_Indented, failure_lines(record, one_a_sequence=True))
     rest = failed[_FAILURES_SHOWN:]
     if rest:
         yield Text(f"\n… and {_count(len(rest), 'more failure')}, in full in the record (--json) or the page (--html)")
@@ -196,11 +197,17 @@ def finding_line(finding: FindingDict) -> str:
     return f"{message} ({', '.join(missing)})" if missing else message
 
 
-def _indented(line: str) -> Text:
-    """Wrapped here and not by a `Padding`, which would fill every line of a log with blanks."""
-    further = line.startswith(" ")  # a check's second finding: marked, to be told from the rest of a long first one
-    first, hang = (f"{_HANG}· ", f"{_HANG}  ") if further else ("  ", _HANG)
-    return Text(textwrap.fill(line.strip(), MAX_COLUMNS - 2, initial_indent=first, subsequent_indent=hang))
+@dataclass(frozen=True)
+class _Indented:
+    """A line, wrapped here and not by a `Padding`, which would fill every line of a log with blanks."""
+
+    line: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        further = self.line.startswith(" ")  # a check's second finding: told from the rest of a long first one
+        first, hang = (f"{_HANG}· ", f"{_HANG}  ") if further else ("  ", _HANG)
+        width = max(options.max_width - 2, 1)
+        yield Text(textwrap.fill(self.line.strip(), width, initial_indent=first, subsequent_indent=hang))
 
 
 def _skips(records: Sequence[CellRecord]) -> Iterator[RenderableType]:

@@ -11,6 +11,7 @@ place, as root even in that of `/dev/stdout`.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gzip
 import os
 import tempfile
@@ -149,7 +150,9 @@ class RecordStore:
         self._streams = False
 
     def __enter__(self) -> RecordStore:
+        """Raises `UsageError` where no file can be made, or another run is writing it: before a cell is judged."""
         if not is_stream(self.file):
+            _refuse_second_writer(self.file)
             _require_room(self.file)
         return self
 
@@ -175,8 +178,12 @@ class RecordStore:
             return
         self._streams = is_stream(self.file)
         written = self.file if self._streams else partial_path(self.file)
+        if not self._streams:
+            _refuse_second_writer(self.file)
         write_text(written, "".join(record.to_json() + "\n" for record in self._kept))
         self._fd = _open_stream(written)
+        if not self._streams:
+            _lock(self._fd)
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -184,9 +191,34 @@ class RecordStore:
         if kind is None:
             self._begin()
         if self._fd >= 0:
-            os.close(self._fd)
             if not self._streams:
                 os.replace(partial_path(self.file), self.file)
+            os.close(self._fd)
+
+
+def _lock(descriptor: int) -> bool:
+    """Whether the file is this process's to write, until it is closed; the end of a process, any end, frees it. True
+    as well where a file system knows no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _refuse_second_writer(file: Path) -> None:
+    """Raises `UsageError` where another run is writing `file`: the later would take the earlier one's records away."""
+    try:
+        descriptor = os.open(partial_path(file), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if not _lock(descriptor):
+            raise UsageError(f"another run is writing {file}", "wait for its end, or give this one a file of its own")
+    finally:
+        os.close(descriptor)
 
 
 def _require_room(file: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pagedbench.results.record import CellRecord
+from pagedbench.runner.paths import plain_target
 from pagedbench.scenario.model import Expectation
 from pagedbench.words import ExitCode, Verdict, exit_code
 
@@ -21,8 +22,8 @@ def apply_expectation(record: CellRecord, expectations: Sequence[Expectation]) -
     The most specific expectation of the cell counts (`backend:path` before `backend`). A cell that was skipped cannot
     tell whether a failure still happens, and stays SKIPPED.
     """
-    applying = {e.target: e for e in expectations}
-    expected = applying.get(record.target) or applying.get(record.backend)
+    applying = {plain_target(e.target): e for e in expectations}
+    expected = applying.get(plain_target(record.target)) or applying.get(plain_target(record.backend))
     if expected is None:
         return
     if _matches(expected.outcome, record.verdict):
@@ -63,7 +64,8 @@ def unmet_requirements(records: Sequence[CellRecord], required: Iterable[str]) -
     """
     sentences = []
     for target in required:
-        own = [r for r in records if target in (r.backend, r.target)]
+        plain = plain_target(target)
+        own = [r for r in records if plain in (plain_target(r.backend), plain_target(r.target))]
         if not own:
             sentences.append(f"{target} is required, but no cell was run with it")
         for scenario in dict.fromkeys(r.scenario for r in own):

@@ -24,3 +24,8 @@ def shorten_paths(text: str) -> str:
         if len(folder) > 2:
             text = text.replace(folder, name)
     return text
+
+
+def plain_target(name: str) -> str:
+    """A backend's name, however its file was named: `./kernel.py:f` and that with the whole path are `kernel.py:f`."""
+    return shorten_paths(os.path.normpath(name))

@@ -16,6 +16,7 @@ from typing import Any
 from pagedbench.errors import PagedbenchError, UsageError
 from pagedbench.results.record import CellRecord, CheckDict
 from pagedbench.runner.limits import GIB, host_memory_available
+from pagedbench.runner.paths import plain_target
 from pagedbench.runner.process import WorkerGone, WorkerProcess
 from pagedbench.runner.protocol import Job, Message, ResolvedTarget
 from pagedbench.runner.sanitize import SLOWDOWN, fold_findings, sanitizer_command
@@ -77,7 +78,8 @@ class Workers:
         self._memory_limit = options.memory_limit or _memory_share(options.at_a_time)
         self._hello: Message | None = None
         self._environment: dict[str, Any] | None = None
-        self._has_judged = False
+        self._judged: list[str] = []  # the backends of the cells that the present worker was given
+        self._crashed_alone: set[str] = set()
         self._process: WorkerProcess | None = self._start()
 
     def __enter__(self) -> Workers:
@@ -160,11 +162,34 @@ class Workers:
         record.stderr = worker.output()
         if self._options.sanitizer:
             fold_findings(record, worker.output(SANITIZER_OUTPUT), self._options.sanitizer)
+        company = [backend for backend in dict.fromkeys(self._judged) if backend != job.backend]
         if spent:
             self._discard()
+        if record.verdict is Verdict.CRASHED and company and job.backend not in self._crashed_alone:
+            self._try_alone(record, job, seconds, on_stage, company)
         record.time = at
         record.durations["total"] = round(time.monotonic() - begun, 4)
         return record
+
+    def _try_alone(
+        self, record: CellRecord, job: Job, seconds: float, on_stage: Callable[[str], None], company: Sequence[str]
+    ) -> None:
+        """Whether a cell crashes in a worker of its own as well. Where it does not, the record says so and names whom
+        it shared the worker with: a kernel may damage memory, or leave a thread that does, and be gone when it shows.
+
+        It stays a crash: that it passes alone is no proof, and the run must not turn green while nobody is to blame.
+        A backend that did it alone once is not asked again: every try costs a start.
+        """
+        alone, spent = self._judged_by(self._live(), job, seconds, on_stage, again=True)
+        if spent:
+            self._discard()
+        if alone.verdict is Verdict.CRASHED:
+            self._crashed_alone.add(job.backend)
+        else:
+            record.message += (
+                f"; alone in a new worker it is {alone.verdict.value}: perhaps the doing of {' or '.join(company)}, "
+                "judged in the same worker before"
+            )
 
     def _judged_by(
         self,
@@ -179,8 +204,9 @@ class Workers:
         unless this is `again`: what ends two workers before they say a word is the cell.
         """
         progress = _Progress(on_stage)
-        when = "between the cell before and this one" if self._has_judged else "before its first cell"
-        self._has_judged = True
+        last = plain_target(self._judged[-1]) if self._judged else ""
+        when = f"between a cell of {last} and this one" if last else "before its first cell"
+        self._judged.append(job.backend)
         try:
             worker.send({**job.to_message(), "seconds": seconds})
             return progress.follow(worker, seconds)
@@ -210,7 +236,7 @@ class Workers:
             self._process.tell_to_end()
 
     def _start(self) -> WorkerProcess:
-        self._has_judged = False
+        self._judged = []
         others = self._options.at_a_time
         threads = max((os.cpu_count() or 1) // others, 1) if others > 1 else None
         return WorkerProcess(self._options.device, self._wrapper, self._memory_limit, threads)

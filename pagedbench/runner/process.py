@@ -133,10 +133,12 @@ class WorkerProcess:
         return _SIGNALS.get(name, f"the worker process was ended by {name}")
 
     def output(self, tail: int = STDERR_TAIL) -> str:
-        """What the worker printed since the last request, its last `tail` bytes, paths shortened."""
+        """What the worker printed since the last request, of its last `tail` bytes the whole lines, paths shortened."""
         size = os.fstat(self._output.fileno()).st_size
         start = max(self._output_start, size - tail)
         data = os.pread(self._output.fileno(), max(size - start, 0), start)
+        if start > self._output_start:  # half a frame of a stack would read as the kernel's own word
+            data = data.partition(b"\n")[2] or data
         return printable(shorten_paths(data.decode(errors="replace"))).strip()
 
     def tell_to_end(self) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
+import pagedbench
 from pagedbench.backends.base import Availability, Backend
 from pagedbench.backends.registry import backends, parse_target, presence
 from pagedbench.errors import UsageError
@@ -79,8 +82,21 @@ def _resolved(name: str, backend: Backend, paths: tuple[AttnPath, ...], device: 
 
 
 def _identity(name: str, version: str | None) -> str:
-    """The version of a library; for a file, a digest of what stands in it."""
+    """The version of a library; for a file, a digest of what stands in it, and in what it imported from beside it."""
     file = Path(name if name.endswith(".py") else name.rpartition(":")[0])
     if file.is_file():
-        return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+        digest = hashlib.sha256(file.read_bytes())
+        for module in _modules_below(file.resolve().parent):
+            digest.update(module.read_bytes())
+        return digest.hexdigest()[:12]
     return version or ""
+
+
+def _modules_below(folder: Path) -> list[Path]:
+    """The files of the modules imported from `folder`, without those of an environment that lies in it, or of ours."""
+    others = [Path(place).resolve() for place in (sys.prefix, sys.base_prefix, pagedbench.__path__[0])]
+    # Not by `getattr`: a module may import others when it is asked for what it lacks.
+    named = (module.__dict__.get("__file__") for module in list(sys.modules.values()) if isinstance(module, ModuleType))
+    files = {Path(name).resolve() for name in named if name}
+    own = (file for file in files if file.is_relative_to(folder) and not any(map(file.is_relative_to, others)))
+    return sorted(file for file in own if file.is_file())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pagedbench.results.record import CellRecord
-from pagedbench.runner.protocol import Job
+from pagedbench.runner.protocol import Job, ResolvedTarget
 from pagedbench.words import Verdict
 
 from .conftest import Command, FakeWorkers
@@ -74,6 +74,20 @@ def test_a_baseline_holds_three_processes(timed: Command) -> None:
     saved(timed)
     lines = Path("results/baselines/main.jsonl").read_text().splitlines()
     assert len({CellRecord.from_json(line).run for line in lines}) == 3
+
+
+def test_a_baseline_holds_the_paths_that_check_takes(timed: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[str]] = []
+    resolve = TimedWorkers.resolve
+
+    def note(workers: TimedWorkers, targets: Sequence[str], paths: Sequence[str]) -> list[ResolvedTarget]:
+        asked.append(tuple(paths))
+        return resolve(workers, targets, paths)
+
+    monkeypatch.setattr(TimedWorkers, "resolve", note)
+    saved(timed)
+    timed("check", "--baseline", "main", scenarios=["right"])
+    assert set(asked) == {("all",)}
 
 
 def test_4_slower_beyond_doubt(timed: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -249,3 +249,6 @@ def test_an_output_does_not_overwrite_the_scenario_that_is_read(command: Command
         assert ended.code == 2
         assert "--csv would overwrite right.yaml, which is read" in ended.err
         assert (tmp_path / "right.yaml").read_text() == SCENARIO.format(name="right")
+        ended = command(*words, ".", "--json", "right.yaml")
+        assert (ended.code, "--json would overwrite right.yaml" in ended.err) == (2, True)
+        assert (tmp_path / "right.yaml").read_text() == SCENARIO.format(name="right")

@@ -13,8 +13,8 @@ from pagedbench.results.record import CellRecord, CheckDict
 from pagedbench.words import Verdict
 
 
-def shown(records: list[CellRecord]) -> str:
-    console = Console(file=io.StringIO(), width=100, highlight=False)
+def shown(records: list[CellRecord], width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
     console.print(render(records))
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
@@ -85,6 +85,14 @@ def test_a_failure_is_placed_explained_and_diagnosed() -> None:
     assert "diagnosis: output matches the reference if the last key is missed" in text
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_failure_hangs_below_its_first_words_at_every_width(width: int) -> None:
+    text = shown([record(Verdict.MISMATCH, message="word " * 60)], width)
+    lines = [line for line in text.splitlines() if "word" in line]
+    assert all(line.startswith("    word") for line in lines[1:])
+    assert max(map(len, lines)) in range(width - 8, width + 1)
+
+
 def test_a_check_shows_up_to_three_findings_of_different_sequences() -> None:
     sequences = [4, 4, 1, 0, 2]
     findings = [{"message": f"sequence {b}, finding {i}", "sequence": b} for i, b in enumerate(sequences)]
@@ -136,6 +144,12 @@ def test_a_stack_without_the_users_code_names_no_place() -> None:
     text = shown([record(Verdict.TIMED_OUT, stderr=f'{ours}  File "kernels.py", line 2 in g')])
     assert "at kernels.py" not in text
     assert "stderr" not in text
+
+
+def test_a_frame_that_the_kept_output_begins_with_is_not_the_kernels_word() -> None:
+    """The stacks of many threads are longer than what is kept of the output, whose outer blanks are stripped."""
+    cut = f'File "<python>/lib/threading.py", line 331 in wait\n\n{STACK}'
+    assert "stderr" not in shown([record(Verdict.CRASHED, message="it ended", stderr=cut)])
 
 
 def test_a_reason_with_other_numbers_is_not_said_to_be_the_same() -> None:

@@ -57,6 +57,10 @@ class TestMarkdown:
     def test_many_cells_are_folded(self) -> None:
         assert "<details><summary>All 30 cells</summary>" in markdown([passed() for _ in range(30)])
 
+    def test_warnings_are_folded_and_counted(self) -> None:
+        assert "<summary>1 warning</summary>" in markdown([passed(warnings=["BLIND: one block"])])
+        assert "<summary>2 warnings</summary>" in markdown([passed(warnings=["BLIND: one block", "drift"])])
+
     def test_skips_are_listed_by_reason(self) -> None:
         assert "- decode cannot take prefill (2)" in markdown([passed(), skipped(), skipped()])
 

@@ -157,6 +157,21 @@ def test_the_output_of_the_program_itself_is_added_to_where_it_goes_to_a_file(tm
     assert file.read_text() == "table\nreport\nend\n"
 
 
+def test_a_file_that_another_run_is_writing_is_refused(tmp_path: Path) -> None:
+    """Both would write to one `.partial`: the first to end took the other's records with it."""
+    file = tmp_path / "records.jsonl"
+    with RecordStore(file) as late:  # begins before there is anything to see
+        with RecordStore(file) as first:
+            first.append(record("first"))
+            with pytest.raises(UsageError, match="another run is writing"), RecordStore(file):
+                pass
+            with pytest.raises(UsageError, match="another run is writing"):
+                late.append(record("late"))
+        assert [r.scenario for r in read_records(file)] == ["first"]
+        late.append(record("late"))
+    assert [r.scenario for r in read_records(file)] == ["late"]
+
+
 def test_a_disk_that_fills_up_ends_the_run_and_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*anything: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pagedbench.results.record import CellRecord
@@ -87,6 +89,20 @@ def test_a_required_backend_must_judge_every_scenario_and_be_there_at_all() -> N
     records = [record(Verdict.PASS), record(Verdict.SKIPPED, scenario="b")]
     assert unmet_requirements(records, ["torch"]) == ["torch is required, but b was skipped: as found"]
     assert unmet_requirements(records, ["triton"]) == ["triton is required, but no cell was run with it"]
+
+
+@pytest.mark.parametrize("recorded", ["kernels/mine.py:my_decode", "./kernels/mine.py:my_decode"])
+@pytest.mark.parametrize(
+    "named", ["kernels/mine.py:my_decode", "./kernels/mine.py:my_decode", "{here}/kernels/mine.py:my_decode"]
+)
+def test_a_file_is_the_same_however_its_path_is_written(named: str, recorded: str) -> None:
+    named = named.format(here=Path.cwd())
+    passed = record(Verdict.PASS, backend=recorded)
+    assert unmet_requirements([passed], [named]) == []
+    assert unmet_requirements([passed], [f"{named}:{passed.path}"]) == []
+    wrong = record(Verdict.MISMATCH, backend=recorded)
+    apply_expectation(wrong, [Expectation(named, "fail", "known")])
+    assert wrong.verdict is Verdict.EXPECTED
 
 
 def test_strict_does_not_let_a_blind_pass_through() -> None:

@@ -122,6 +122,18 @@ def test_what_the_worker_prints_is_kept_with_the_cell_that_printed_it(workers: W
     assert "about to read" not in judge(workers, "torch").stderr
 
 
+def test_of_long_output_the_last_whole_lines_are_kept(workers: Workers, tmp_path: Path) -> None:
+    file = tmp_path / "chatty.py"
+    file.write_text(
+        "import os\n\n"
+        "def chatty_decode(q):\n"
+        "    for n in range(9999):\n        os.write(2, b'a line %d\\n' % n)\n    os.abort()\n"
+    )
+    first, *rest = judge(workers, f"{file}:chatty_decode").stderr.splitlines()
+    assert first.startswith("a line ")
+    assert len(rest) > 100
+
+
 def test_a_crash_while_explaining_does_not_take_the_verdict_back(workers: Workers, tmp_path: Path) -> None:
     """A kernel that is wrong, and aborts when it is asked too often: the diagnosis does that."""
     file = tmp_path / "touchy.py"
@@ -134,6 +146,36 @@ def test_a_crash_while_explaining_does_not_take_the_verdict_back(workers: Worker
     record = judge(workers, f"{file}:touchy_decode")
     assert record.verdict is Verdict.MISMATCH
     assert "abort() was called (SIGABRT), in its diagnosis" in record.warnings
+
+
+def test_a_crash_that_another_kernel_left_behind_names_that_one(workers: Workers, tmp_path: Path) -> None:
+    file = tmp_path / "traps.py"
+    file.write_text(
+        KERNELS.read_text() + "\n\n"
+        "def trap_decode(q, k_cache, v_cache, block_table, total_seqlens, softmax_scale):\n"
+        "    torch.Tensor.repeat_interleave = lambda *arguments, **options: os.abort()\n"
+        "    return q * 0\n"
+    )
+    assert judge(workers, f"{file}:trap_decode", diagnose=False).verdict is Verdict.MISMATCH
+    victim = judge(workers, f"{KERNELS}:good_decode")
+    assert victim.verdict is Verdict.CRASHED
+    assert "abort() was called" in victim.message
+    assert "; alone in a new worker it is PASS: perhaps the doing of " in victim.message
+    assert f"{file}:trap_decode, judged in the same worker before" in victim.message
+    assert judge(workers, "torch").verdict is Verdict.PASS
+
+
+def test_a_crash_of_its_own_accuses_nobody_and_is_tried_alone_once(workers: Workers) -> None:
+    tries: list[str] = []
+    scenario = loads(SCENARIO.format(name="small"))[0]
+    crashing = Job(scenario, f"{KERNELS}:aborting_decode", "decode", "cpu", "run")
+    with Workers(WorkerOptions("cpu", timeout=30)) as fresh:
+        for expected in (2, 1):
+            assert judge(fresh, "torch").verdict is Verdict.PASS
+            tries.clear()
+            record = fresh.judge(crashing, 0.0, tries.append)
+            assert record.message == "abort() was called (SIGABRT), in the check accuracy"
+            assert tries.count("the check accuracy") == expected
 
 
 def test_a_device_that_is_not_there_is_a_usage_error() -> None:
@@ -159,7 +201,7 @@ def test_a_worker_that_ends_between_two_cells_costs_neither(workers: Workers) ->
     assert record.verdict is Verdict.PASS
     (warning,) = [warning for warning in record.warnings if "a new worker" in warning]
     assert warning == (
-        "judged by a new worker: killed (SIGKILL), most likely for want of memory, between the cell before and this one"
+        "judged by a new worker: killed (SIGKILL), most likely for want of memory, between a cell of torch and this one"
     )
 
 

@@ -36,6 +36,23 @@ def test_a_class_of_a_users_own_needs_its_path_only(kernels: str) -> None:
     assert (target.available, target.paths) == (True, ("decode",))
 
 
+def test_a_file_is_another_when_what_it_imports_from_beside_it_is(tmp_path: Path) -> None:
+    """`--resume` kept the pass of a kernel whose helper had been broken since."""
+    (tmp_path / "beside_the_kernel.py").write_text("SCALE = 1\n")
+    (tmp_path / "unrelated.py").write_text("")
+    (tmp_path / "kernels.py").write_text("import beside_the_kernel\n" + KERNELS)
+
+    def identity() -> str:
+        (target,) = resolve([f"{tmp_path / 'kernels.py'}:Plain"], (), "cpu")
+        return target.identity
+
+    before = identity()
+    (tmp_path / "unrelated.py").write_text("A = 1\n")
+    assert identity() == before
+    (tmp_path / "beside_the_kernel.py").write_text("SCALE = 2\n")
+    assert identity() != before
+
+
 def test_a_backend_that_cannot_say_whether_it_is_there_is_not(kernels: str) -> None:
     odd, torch = resolve([f"{kernels}:Odd", "torch"], (), "cpu")
     assert not odd.available
