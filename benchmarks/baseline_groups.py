@@ -22,7 +22,7 @@ from typing import Any
 
 from baseline_gate import ON_GPU, Gate, median_us
 
-from pagedbench.results.baseline import FOLDER, compare_records, load_baseline
+from pagedbench.results.baseline import FOLDER, CellChange, compare_records, load_baseline
 from pagedbench.results.record import CellRecord
 
 RUN = 3
@@ -47,14 +47,22 @@ def runs_of(gate: Gate, name: str, runs: int, slowdown: float) -> list[Records]:
     return [found[start : start + RUN] for start in range(0, len(found), RUN)]
 
 
-def changes(pairs: Iterable[tuple[Records, Records]]) -> Counter[str]:
-    """What the rule says of each pair of (new, old), counted."""
-    return Counter(compare_records(new, old).changes[0].change for new, old in pairs)
+def changes(pairs: Iterable[tuple[Records, Records]]) -> list[CellChange]:
+    """What the rule says of each pair of (new, old)."""
+    return [compare_records(new, old).changes[0] for new, old in pairs]
 
 
-def counted(found: Counter[str]) -> str:
-    """For a person."""
-    return ", ".join(f"{number} {change}" for change, number in found.most_common())
+def counted(found: Iterable[CellChange]) -> Counter[str]:
+    """How often it says what."""
+    return Counter(change.change for change in found)
+
+
+def told(found: Sequence[CellChange], title: str) -> None:
+    """Print the counts, and why what is undecided is."""
+    print(f"{len(found)} {title}:", ", ".join(f"{n} {change}" for change, n in counted(found).most_common()))
+    for change in found:
+        if change.change == "ambiguous":
+            print(f"  {change.reason}")
 
 
 def main() -> int:
@@ -79,15 +87,16 @@ def main() -> int:
         slowed = runs_of(gate, "slowed", options.slowed, options.slowdown)
     identical = changes((new, old) for new in same for old in same if new is not old)
     slower = changes((new, old) for new in slowed for old in same)
-    print(f"{identical.total()} comparisons of identical code: {counted(identical)}")
-    print(f"{slower.total()} with code slower by {options.slowdown - 1:.0%}: {counted(slower)}")
+    told(identical, "comparisons of identical code")
+    told(slower, f"with code slower by {options.slowdown - 1:.0%}")
+    alarms, caught = counted(identical), counted(slower)
     if options.json:
-        told: dict[str, Any] = {"device": device, "slowdown": options.slowdown, "processes_a_run": RUN}
-        told |= {"identical": dict(identical), "slower": dict(slower)}
-        told |= {"same_us": [[r.time_us for r in run] for run in same]}
-        told |= {"slowed_us": [[r.time_us for r in run] for run in slowed]}
-        options.json.write_text(json.dumps(told, indent=1), encoding="utf-8")
-    return int(identical["slower"] > 0 or (device == "cuda" and slower["slower"] < slower.total()))
+        kept: dict[str, Any] = {"device": device, "slowdown": options.slowdown, "processes_a_run": RUN}
+        kept |= {"identical": dict(alarms), "slower": dict(caught)}
+        kept |= {"same_us": [[r.time_us for r in run] for run in same]}
+        kept |= {"slowed_us": [[r.time_us for r in run] for run in slowed]}
+        options.json.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+    return int(alarms["slower"] > 0 or (device == "cuda" and caught["slower"] < len(slower)))
 
 
 if __name__ == "__main__":

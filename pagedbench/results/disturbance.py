@@ -20,9 +20,10 @@ PEAKS = ("peak_gb_s", "peak_tflop_s")
 def doubt(found: Regression, new: Sequence[CellRecord], old: Sequence[CellRecord], margin: float) -> str | None:
     """Why the machine may explain a change, as a clause; None if nothing of it is known.
 
-    Other programs beside any of the processes do, and a chip that was throttled in most processes of the slower side,
-    but not of the other. On a CPU, whose speed depends on neighbours that no note tells of, so do its own peaks where
-    they differ as much as the times.
+    Other programs beside any of the processes do, and a clock of the chip that was lower on the slower side by as much
+    as the times differ. Where the clocks are not known, a chip that was throttled in most processes of the slower side,
+    but not of the other, does: a power cap is often announced by a chip that keeps its highest clock. On a CPU, whose
+    speed depends on neighbours that no note tells of, so do its own peaks where they differ as much as the times.
     """
     ours, theirs = _timings(new), _timings(old)
     both = [*ours, *theirs]
@@ -30,11 +31,27 @@ def doubt(found: Regression, new: Sequence[CellRecord], old: Sequence[CellRecord
     if busy:
         return f"other programs ran beside {busy} of {len(both)} processes"
     slower, quicker = (ours, theirs) if found.change == "slower" else (theirs, ours)
-    if _throttled(slower) and not _throttled(quicker):
+    low, high = _clock(slower), _clock(quicker)
+    if low and high:
+        if _explains(found, high / low, margin):
+            return f"the chip's clock was {low:,.0f} MHz on the slower side, {high:,.0f} MHz on the other"
+    elif _throttled(slower) and not _throttled(quicker):
         return "the chip was throttled on the slower side"
     if all(record.device == "cpu" for record in (*new, *old)):
         return _slower_machine(found, ours, theirs, margin)
     return None
+
+
+def _explains(found: Regression, factor: float, margin: float) -> bool:
+    """Whether a machine that was `factor` times as slow on the slower side may be all there is to a change."""
+    least = found.low if found.change == "slower" else 1 / found.high
+    return factor > 1 and least <= factor / (1 - margin)
+
+
+def _clock(timings: Sequence[Mapping[str, Any]]) -> float | None:
+    """The SM clock of most processes, in MHz; None where one of them does not know it."""
+    clocks = [float(clock) for timing in timings if (clock := timing.get("sm_mhz"))]
+    return median(clocks) if clocks and len(clocks) == len(timings) else None
 
 
 def _slower_machine(
@@ -43,9 +60,9 @@ def _slower_machine(
     """Whether the machine's own peaks, measured in the same processes, changed by as much as the times."""
     factors = [a / b for name in PEAKS if (a := _peak(old, name)) and (b := _peak(new, name))]
     slowest, quickest = max([1.0, *factors]), min([1.0, *factors])
-    if found.change == "slower" and found.low <= (1 + margin) * slowest:
+    if found.change == "slower" and _explains(found, slowest, margin):
         return f"the machine itself was {slowest:.2f} times as slow"
-    if found.change == "faster" and found.high >= (1 - margin) * quickest:
+    if found.change == "faster" and _explains(found, 1 / quickest, margin):
         return f"the machine itself was {1 / quickest:.2f} times as fast"
     return None
 

@@ -96,7 +96,7 @@ class Measurement:
     `cache` is the state of the L2 at the start of each call. `busy` is the median sum of kernel times in ns, to be
     seen beside the kernel quantity (the span). `launch_bound`: the host takes longer to start the call than the device
     to do it. `invalid` says why these times must not be used, None if they may. `placed` is where threads or clocks
-    stood.
+    stood; `sm_mhz` the SM clock at which most of the measuring was done, in MHz, None where nobody can tell.
     """
 
     device: str
@@ -110,6 +110,7 @@ class Measurement:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     placed: str = ""
+    sm_mhz: int | None = None
     roofline: RooflineRecord | None = None
 
     @property

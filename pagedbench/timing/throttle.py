@@ -5,6 +5,7 @@ Only reads; never sets clocks or limits.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,6 +26,11 @@ class ChipState:
     reasons: tuple[str, ...] = ()
     sm_mhz: int | None = None
     memory_mhz: int | None = None
+
+
+def sm_clocks(states: Iterable[ChipState]) -> list[int]:
+    """The SM clocks that are known, in MHz, from the lowest to the highest."""
+    return sorted(state.sm_mhz for state in states if state.sm_mhz)
 
 
 class Governor(Protocol):

@@ -24,10 +24,11 @@ def record(
     seed: int = 0,
     notes: Sequence[str] = (),
     peaks: float = 1.0,
+    sm_mhz: int | None = None,
     **values: object,
 ) -> CellRecord:
     """A cell; its kernel times have 1 % of noise, and 0.3 % of luck that a process has as a whole. `notes` of its
-    timing; `peaks` scales what the machine reached at best."""
+    timing; `peaks` scales what the machine reached at best; `sm_mhz` is the chip's clock meanwhile."""
     timing = None
     if kernel_us is not None:
         rng = np.random.default_rng(seed)
@@ -35,7 +36,7 @@ def record(
         samples = kernel_us * 1e3 * luck * rng.normal(1, 0.01, 200)
         roofline = {"peak_gb_s": 28 * peaks, "peak_tflop_s": 1.2 * peaks}
         timing = {"quantities": {"kernel": {"samples": samples.tolist()}}, "invalid": None}
-        timing |= {"notes": list(notes), "roofline": roofline}
+        timing |= {"notes": list(notes), "roofline": roofline, "sm_mhz": sm_mhz}
     base: dict[str, object] = {"scenario": "docs-decode", "backend": "torch", "path": "decode", "device": "cuda"}
     base |= {"environment": ENVIRONMENT, "scenario_hash": "abc", "timing": timing}
     return CellRecord(**{**base, "verdict": verdict, **values})  # type: ignore[arg-type]
@@ -92,6 +93,7 @@ def test_identical_code_raises_no_false_alarm_in_twenty_runs() -> None:
 
 
 BUSY = "interference: this process was preempted 182 times while it was timed (load 3.9 on 2 cores)"
+SLOW_CLOCK = "the chip's clock was 1,650 MHz on the slower side, 1,980 MHz on the other"
 THROTTLED = "kernel: every sample was throttled (power cap); shown for want of better ones"
 
 
@@ -101,6 +103,8 @@ THROTTLED = "kernel: every sample was throttled (power cap); shown for want of b
         ({"notes": [BUSY]}, {}, "other programs ran beside 3 of 6 processes"),
         ({}, {"notes": [BUSY]}, "other programs ran beside 3 of 6 processes"),
         ({"notes": [THROTTLED]}, {}, "the chip was throttled on the slower side"),
+        ({"notes": [THROTTLED], "sm_mhz": 1500}, {}, "the chip was throttled on the slower side"),
+        ({"sm_mhz": 1650}, {"sm_mhz": 1980}, SLOW_CLOCK),
         ({"device": "cpu", "peaks": 0.8}, {"device": "cpu"}, "the machine itself was 1.25 times as slow"),
     ],
 )
@@ -112,10 +116,13 @@ def test_a_change_that_the_machine_may_explain_is_no_alarm(new: dict[str, Any], 
 
 
 def test_a_kernel_is_found_slower_where_the_machine_does_not_explain_it() -> None:
-    """A GPU throttled on both sides, or on the quicker one; a CPU that was faster meanwhile, or slower by less."""
+    """A GPU throttled on both sides, on the quicker one, or in name only, or whose clock was lower by less; a CPU that
+    was faster meanwhile, or slower by less."""
     for new, old in [
         ({"notes": [THROTTLED]}, {"notes": [THROTTLED]}),
         ({}, {"notes": [THROTTLED]}),
+        ({"notes": [THROTTLED], "sm_mhz": 1980}, {"sm_mhz": 1980}),
+        ({"sm_mhz": 1935}, {"sm_mhz": 1980}),
         ({"device": "cpu", "peaks": 1.3}, {"device": "cpu"}),
         ({"device": "cpu", "peaks": 0.95}, {"device": "cpu"}),
     ]:

@@ -160,6 +160,7 @@ def test_throttled_samples_are_dropped_from_device_times():
     found = timed([FakeStage("attention", device, constant(10 * US))], device, governor=Governor())
     assert found.kernel.dropped == {"throttled (power cap)": 16}
     assert found.placed == "SM clock 1500 to 1980 MHz"
+    assert found.sm_mhz == 1980
 
 
 def test_outliers_are_warned_about_with_a_hint():
