@@ -277,7 +277,7 @@ def _circumstances(records: Sequence[CellRecord]) -> str:
     if not records:
         return ""
     seconds = sum(r.durations.get("total", 0.0) for r in records)
-    return f"{machine(records)}; {seconds:.1f} s"
+    return f"{machine(records)}; cells took {seconds:,.1f} s"  # summed: several may have run at a time
 
 
 def _count(number: int, thing: str) -> str:
