@@ -22,7 +22,7 @@ from pagedbench.words import AttnPath
 # The most fp32 elements that one step holds (scores, gathered K and V): 16 MiB stay in a CPU's cache, a GPU wants more.
 STEP_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 26}
 
-# Reads the K and V of some tiles, sequence (n,) and keys (n, c): K (n, num_kv_heads, c, head_dim) fp32, V likewise.
+# Reads the K and V of some tiles, sequence (n,) and keys (n, c): K (n * num_kv_heads, c, head_dim) fp32, V likewise.
 ReadKeys = Callable[[torch.Tensor, KeyStep], tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -97,9 +97,9 @@ def append(call: Call, plan: Schedule) -> None:
     if call.k_new is None or call.v_new is None or plan.new_tokens is None:
         return
     sequence, column, offset = plan.new_tokens
-    place = (call.block_table[sequence, column].long(), offset)
-    _bits(call.k_cache)[place] = _bits(call.k_new)
-    _bits(call.v_cache)[place] = _bits(call.v_new)
+    place = (call.block_table[sequence, column], offset)
+    _indexable(call.k_cache)[place] = _indexable(call.k_new)
+    _indexable(call.v_cache)[place] = _indexable(call.v_new)
 
 
 def paged_reader(call: Call) -> ReadKeys:
@@ -107,24 +107,26 @@ def paged_reader(call: Call) -> ReadKeys:
 
     def read(sequence: torch.Tensor, keys: KeyStep) -> tuple[torch.Tensor, torch.Tensor]:
         column, offset = keys.place
-        place = (call.block_table[sequence[:, None], column].long(), offset)
+        place = (call.block_table[sequence[:, None], column], offset)
         return _keys_of_heads(call.k_cache, place), _keys_of_heads(call.v_cache, place)
 
     return read
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def _indexable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself; fp8 as bytes, since torch cannot index fp8 on every device."""
     return tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor
 
 
 def _take(tensor: torch.Tensor, place: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    return _bits(tensor)[place].view(tensor.dtype)
+    taken = _indexable(tensor)[place]
+    return taken if taken.dtype is tensor.dtype else taken.view(tensor.dtype)
 
 
 def _keys_of_heads(tensor: torch.Tensor, place: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """The keys at `(n, c)` places as `(n, num_kv_heads, c, d)` fp32, dense, as a product of matrices wants them."""
-    return _take(tensor, place).transpose(1, 2).to(torch.float32, memory_format=torch.contiguous_format)
+    """The keys at `(n, c)` places as `(n * num_kv_heads, c, d)` fp32, dense, as a product of matrices wants them."""
+    by_head = _take(tensor, place).transpose(1, 2)
+    return by_head.to(torch.float32, memory_format=torch.contiguous_format).flatten(0, 1)
 
 
 def attend(call: Call, plan: Schedule, read: ReadKeys) -> Output:
@@ -143,7 +145,7 @@ def attend(call: Call, plan: Schedule, read: ReadKeys) -> Output:
 
 @dataclass(frozen=True)
 class _Partial:
-    """Attention over some keys: the output `(n, h, g, r, d)` and the LSE `(n, h, g, r)`, −inf where a row sees none."""
+    """Attention over some keys: the output `(m, q, d)` and the LSE `(m, q)`, −inf where a row sees none."""
 
     out: torch.Tensor
     lse: torch.Tensor
@@ -160,11 +162,14 @@ class _Partial:
 def _attend_tiles(call: Call, tiles: TileGroup, read: ReadKeys, out: torch.Tensor, lse: torch.Tensor) -> None:
     """Online softmax over the keys of some tiles, `tiles.step` keys at a time, into `out` and `lse`.
 
-    In shapes: n tile, h KV head, g query head of its group, r row, c key, d head dim.
+    In shapes: n tile, h KV head, g query head of its group, r row, c key, d head dim; m = n * h are the matrices of a
+    batched product, q = g * r their rows.
     """
-    spec = call.spec
+    spec, (n, r) = call.spec, tiles.rows.shape
+    shape = (n, spec.num_kv_heads, spec.group_size, r)
     q = (call.q if tiles.whole else _take(call.q, (tiles.rows,))).float()
-    q = q.view(*tiles.rows.shape, spec.num_kv_heads, spec.group_size, spec.head_dim).permute(0, 2, 3, 1, 4)
+    q = q.view(n, r, *shape[1:3], spec.head_dim).permute(0, 2, 3, 1, 4)
+    q = q.reshape(n * spec.num_kv_heads, spec.group_size * r, spec.head_dim)
     so_far: _Partial | None = None
     for begin in range(0, tiles.span, tiles.step):
         keys = tiles.keys(range(begin, min(begin + tiles.step, tiles.span)))
@@ -172,14 +177,17 @@ def _attend_tiles(call: Call, tiles: TileGroup, read: ReadKeys, out: torch.Tenso
         so_far = part if so_far is None else so_far.joined(part)
     if so_far is None:
         return
-    row_out, row_lse = so_far.out.permute(0, 3, 1, 2, 4), so_far.lse.permute(0, 3, 1, 2)
+    row_out = (
+        so_far.out.view(*shape, spec.head_dim_v).permute(0, 3, 1, 2, 4).reshape(n * r, spec.num_heads, spec.head_dim_v)
+    )
+    row_lse = so_far.lse.view(shape).permute(0, 3, 1, 2).reshape(n * r, spec.num_heads)
     if call.v_scale != 1.0:
         row_out = row_out * call.v_scale
-    _store(call, tiles, row_out.flatten(2, 3), row_lse.flatten(2, 3), out, lse)
+    _store(call, tiles, row_out, row_lse, out, lse)
 
 
 def _attend_keys(call: Call, tiles: TileGroup, read: ReadKeys, q: torch.Tensor, keys: KeyStep) -> _Partial:
-    """Attention of queries `(n, h, g, r, d)` over some keys of each tile."""
+    """Attention of queries `(m, q, d)` over some keys of each tile."""
     k, v = read(tiles.sequence, keys)
     scores = _scores(call, tiles, q, k, keys)
     weights, peak = torch.softmax(scores, -1), scores.amax(-1)
@@ -188,42 +196,41 @@ def _attend_keys(call: Call, tiles: TileGroup, read: ReadKeys, q: torch.Tensor, 
         none = peak == -torch.inf
         weights.masked_fill_(none[..., None], 0.0)
         lse.masked_fill_(none, -torch.inf)
-    out = torch.bmm(weights.flatten(2, 3).flatten(0, 1), v.flatten(0, 1))
-    return _Partial(out.view(*peak.shape, v.shape[-1]), lse)
+    return _Partial(torch.bmm(weights, v), lse)
 
 
 def _scores(call: Call, tiles: TileGroup, q: torch.Tensor, k: torch.Tensor, keys: KeyStep) -> torch.Tensor:
-    """Masked scores `(n, h, g, r, c)` of queries."""
-    rows, columns = q.flatten(2, 3).flatten(0, 1), k.flatten(0, 1).transpose(1, 2)
+    """Masked scores `(m, q, c)` of queries."""
     scale = call.spec.softmax_scale * call.k_scale
-    nothing = rows.new_empty(1, 1, 1)  # with beta 0 it is not read: product and scale are one kernel
-    scores = torch.baddbmm(nothing, rows, columns, beta=0.0, alpha=scale)
-    scores = scores.view(*q.shape[:4], k.shape[2])
+    nothing = q.new_empty(1, 1, 1)  # with beta 0 it is not read: product and scale are one kernel
+    scores = torch.baddbmm(nothing, q, k.transpose(1, 2), beta=0.0, alpha=scale)
     if call.spec.softcap is not None:
         scores = call.spec.softcap * torch.tanh(scores / call.spec.softcap)
+    n, r = tiles.rows.shape
+    by_head = scores.view(n, call.spec.num_kv_heads, call.spec.group_size, r, k.shape[1])
     if call.alibi_slopes is not None:
         distance = (tiles.position[:, :, None] - keys.position[:, None, :]).abs()
         slopes = call.alibi_slopes.float().view(call.spec.num_kv_heads, call.spec.group_size)
-        scores = scores - slopes[:, :, None, None] * distance[:, None, None]
+        by_head -= slopes[:, :, None, None] * distance[:, None, None]
     if keys.hidden is not None:
-        scores.masked_fill_(keys.hidden[:, None, None], -torch.inf)
+        by_head.masked_fill_(keys.hidden[:, None, None], -torch.inf)
     return scores
 
 
 def _store(
     call: Call, tiles: TileGroup, row_out: torch.Tensor, row_lse: torch.Tensor, out: torch.Tensor, lse: torch.Tensor
 ) -> None:
-    """Join the sinks, and put the real rows where they belong."""
+    """Join the sinks, and put the real rows, `(n * r, num_heads, d)`, where they belong."""
     if call.sinks is not None:
         # A sink is one more score that has no value: it only widens the denominator.
         with_sink = torch.logaddexp(row_lse, call.sinks.float())
         row_out = row_out * torch.exp(row_lse - with_sink)[..., None]
         row_lse = with_sink
-    rows, row_out, row_lse = tiles.rows.flatten(), row_out.flatten(0, 1), row_lse.flatten(0, 1)
     if tiles.whole:
         out.copy_(row_out)
         lse.copy_(row_lse)
         return
+    rows = tiles.rows.flatten()
     if tiles.real is not None:
         rows, row_out, row_lse = rows[tiles.real], row_out[tiles.real], row_lse[tiles.real]
     out[rows] = row_out.to(out.dtype)
