@@ -85,7 +85,8 @@ def presence(backend: Backend, device: str) -> Availability:
     try:
         return backend.available(device)
     except (Exception, SystemExit) as error:
-        return Availability(False, reason=f"it cannot say whether it is there: {sentence(error)}")
+        why = sentence(error).removeprefix("import fails with ")  # that it was an import is not known here
+        return Availability(False, reason=f"it cannot say whether it is there: {why}")
 
 
 def find_backend(text: str) -> Backend:

@@ -219,9 +219,13 @@ class UserBackend(Backend):
         wanted = [name for name in ARGUMENTS[path] if name in kernel.arguments - left_out]
         code = getattr(kernel.function, "__globals__", {})
         file, names = code.get("__file__"), [name for name, value in code.items() if value is kernel.function]
-        if file is None or not names:
+        if file is not None and names:
+            return Path(file), names[0], wanted
+        # A partial, an object, or what another function made: the file that it was asked for in has a name for it.
+        asked_for, _, name = self._source.rpartition(":")
+        if not asked_for.endswith(".py"):
             raise UsageError(f"{kernel.name} is no function of a file, so that a script cannot import it")
-        return Path(file), names[0], wanted
+        return Path(asked_for), name, wanted
 
     def available(self, device: str) -> Availability:
         """Where the decorator says that it runs."""

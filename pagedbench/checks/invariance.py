@@ -55,7 +55,7 @@ class Difference:
         if self.variation.cell is not None:
             return Verdict.PASS
         if self.error:
-            return Verdict.ERROR
+            return Verdict.PASS if self.variation.may_refuse else Verdict.ERROR
         unstable = self.over > 1 or (self.variation.bitwise and self.unlike > 0)
         return Verdict.UNSTABLE if unstable else Verdict.PASS
 
@@ -78,7 +78,10 @@ class Difference:
 
     @property
     def warning(self) -> str | None:
-        """What is to be said of another cell: it raised, or its own rows are beyond its own budget."""
+        """What is to be said of another cell: it raised, or its own rows are beyond its own budget; or that the backend
+        refused what it may refuse."""
+        if self.error and self.variation.may_refuse:
+            return f"not taken: {self.variation.name} ({self.error})"
         if self.variation.cell is None or not (self.error or self.over > 1):
             return None
         how = f"raised {self.error}" if self.error else "is wrong itself"

@@ -1,4 +1,4 @@
-"""Other ways to the same answer: again, other blocks, other padding, other batch mates, other splits, the other path.
+"""Other ways to the same answer: again, other blocks, padding, strides, batch mates, splits, the other path.
 
 Each gives outputs, and says which of the base's rows theirs answer. What may differ is said here, what a difference
 means is judged in `invariance.py`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from pagedbench.layout.batch import BatchLayout
 from pagedbench.layout.variants import moved, same_slots, widened, with_padding
 from pagedbench.oracle.reference import attention_flops
 from pagedbench.scenario.model import AUTO_SPLITS, Padding, Scenario
+from pagedbench.tensors.bits import bits
 from pagedbench.tensors.call import CallSpec
 from pagedbench.tensors.compose import Variant, compose, is_plain
 from pagedbench.tensors.fill import Fill
@@ -39,6 +41,7 @@ SPLITS = (AUTO_SPLITS, 1, 3)
 COPIES = 3
 MOST_KEPT_BYTES = 4 << 20
 WIDER = "wider table"
+STRIDED = "q, new tokens and table as parts of wider tensors, whose strides are to be read"
 _PADDINGS: tuple[Padding, ...] = (-1, 0, "num_blocks", "decoy")
 
 
@@ -47,12 +50,14 @@ class Variation:
     """One other way. `bitwise`: the backend must give the same bits. `run` yields answers, each good until the next.
 
     `cell` is another cell of the run, whose budget and whose fault it is; None where the other way is this cell's.
+    `may_refuse`: the backend may raise, which is then said and not held against it.
     """
 
     name: str
     bitwise: bool
     run: Callable[[], Iterator[Answer]]
     cell: CheckContext | None = None
+    may_refuse: bool = False
 
 
 def variations(context: CheckContext) -> Iterator[Variation]:
@@ -62,6 +67,7 @@ def variations(context: CheckContext) -> Iterator[Variation]:
         return  # arrays given on purpose fit this batch alone
     if context.path is not AttnPath.VARLEN:
         yield from _tables(context)
+    yield from _strided(context)
     yield from _mates(context)
     yield from _splits(context)
     yield from _other_paths(context)
@@ -120,6 +126,36 @@ def _on(context: CheckContext, layout: BatchLayout) -> Callable[[], Iterator[Ans
         yield Answer(context.execute(_prepared(context, layout)).output)
 
     return run
+
+
+def _strided(context: CheckContext) -> Iterator[Variation]:
+    """As an engine has them: q, k and v of the new tokens are parts of what one projection gave, and the table is the
+    front of one for longer sequences. A kernel may want them dense, if it says so; it must not take them to be."""
+    # A single row lies the same either way; and what is compiled anew for other strides cannot misread them.
+    if context.layout.total_q < 2 or context.backend.traits_for(context.path).torch_compiled:
+        return
+
+    def run() -> Iterator[Answer]:
+        prepared = context.prepare()
+        call = prepared.call
+        call.q, call.k_new, call.v_new = _widened(call.q), _widened(call.k_new), _widened(call.v_new)
+        call.block_table = _widened(call.block_table)
+        yield Answer(context.execute(prepared).output)
+
+    # Not bit for bit: a library of matrix products may choose another one for other strides.
+    yield Variation(STRIDED, False, run, may_refuse=True)
+
+
+@overload
+def _widened(dense: torch.Tensor) -> torch.Tensor: ...
+@overload
+def _widened(dense: None) -> None: ...
+def _widened(dense: torch.Tensor | None) -> torch.Tensor | None:
+    """A copy with the same numbers in the front of a tensor whose second dimension has one place more."""
+    if dense is None:
+        return None
+    words = bits(dense)  # torch joins no fp8
+    return torch.cat((words, words[:, :1]), 1)[:, : dense.shape[1]].view(dense.dtype)
 
 
 def _mates(context: CheckContext) -> Iterator[Variation]:

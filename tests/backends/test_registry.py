@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pagedbench.backends import registry
-from pagedbench.backends.registry import backends, find_backend, parse_target
+from pagedbench.backends.base import Availability, Backend
+from pagedbench.backends.registry import backends, find_backend, parse_target, presence
 from pagedbench.errors import UsageError
 from pagedbench.words import AttnPath
 
@@ -90,6 +91,15 @@ def test_an_entry_point_that_exits_does_not_take_the_others_with_it(
     monkeypatch.setattr(registry, "_registered", registry._registered.__wrapped__)
     assert "SystemExit: no GPU" in (find_backend("out").available("cpu").reason or "")
     assert find_backend("torch").available("cpu").available
+
+
+class CannotSay(Backend):
+    def available(self, device: str) -> Availability:
+        raise ValueError("no such thing")
+
+
+def test_what_fails_when_it_is_asked_is_not_said_to_be_an_import() -> None:
+    assert presence(CannotSay(), "cpu").reason == "it cannot say whether it is there: ValueError: no such thing"
 
 
 def test_an_entry_point_may_be_a_plain_function(monkeypatch: pytest.MonkeyPatch) -> None:

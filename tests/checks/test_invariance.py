@@ -11,6 +11,7 @@ from pagedbench.backends.base import Output, Traits
 from pagedbench.checks.base import CheckResult
 from pagedbench.checks.invariance import OUTPUT_REUSED, Invariance
 from pagedbench.checks.reorder import chosen, copies
+from pagedbench.checks.variations import STRIDED
 from pagedbench.layout.build import build_layout
 from pagedbench.layout.variants import moved, with_padding
 from pagedbench.scenario.model import Override, Scenario
@@ -307,3 +308,54 @@ def test_an_output_that_a_later_call_overwrites_is_a_warning() -> None:
     assert result.verdict is Verdict.PASS
     assert OUTPUT_REUSED in result.warnings
     assert OUTPUT_REUSED not in judged().warnings
+
+
+def dense(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """As a kernel sees it that does not look at strides."""
+    if tensor is None:
+        return None
+    strides = torch.empty(tensor.shape, device="meta").stride()
+    return tensor.as_strided(tensor.shape, strides, tensor.storage_offset())
+
+
+class Dense(NoSplits):
+    """Takes one of its inputs to be dense."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def paged_varlen(self, call: Call, plan: object) -> Output:
+        return super().paged_varlen(replace(call, **{self._name: dense(getattr(call, self._name))}), plan)
+
+    def decode(self, call: Call, plan: object) -> Output:
+        return super().decode(replace(call, **{self._name: dense(getattr(call, self._name))}), plan)
+
+
+@pytest.mark.parametrize("name", ["q", "k_new", "v_new", "block_table"])
+def test_strides_that_are_not_read_are_found(name: str) -> None:
+    result = Invariance().run(context(docs_decode(), Dense(name), AttnPath.DECODE))
+    assert result.verdict is Verdict.UNSTABLE
+    assert {f.message.partition(":")[0] for f in result.findings} == {STRIDED}
+
+
+def test_a_kernel_may_refuse_what_is_not_dense_and_that_is_said() -> None:
+    def tamper(call: Call, output: Output) -> None:
+        if not call.q.is_contiguous():
+            raise ValueError("q must be contiguous")
+
+    result = judged(tamper)
+    assert result.verdict is Verdict.PASS
+    assert STRIDED not in result.message
+    assert result.warnings == (f"not taken: {STRIDED} (ValueError: q must be contiguous)",)
+
+
+@pytest.mark.parametrize("path", [AttnPath.DECODE, AttnPath.VARLEN])
+def test_a_kernel_that_reads_strides_gives_the_same(path: AttnPath) -> None:
+    assert STRIDED in judged(path=path).message
+
+
+def test_the_strides_of_fp8_are_tried_as_well() -> None:
+    result = judged(wanted=scenario(kv_dtype="float8_e4m3fn"))
+    assert result.verdict is Verdict.PASS
+    assert STRIDED in result.message

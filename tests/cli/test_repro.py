@@ -9,6 +9,8 @@ import pytest
 from .conftest import Command
 
 KERNEL = """
+import functools
+
 import pagedbench
 
 
@@ -23,6 +25,15 @@ def tell_decode(call):
 
 def named_varlen(**arguments):
     return arguments["q"]
+
+
+class Attend:
+    def __call__(self, q, k_cache, v_cache, factor=1.0):
+        return q * factor
+
+
+object_decode = Attend()
+partial_decode = functools.partial(object_decode, factor=2.0)
 """
 
 
@@ -46,6 +57,16 @@ def test_a_function_that_takes_everything_by_name_gets_all_that_a_script_has(com
     assert ended.code == 0, ended.err
     assert "cu_seqlens_k=cu_seqlens_k" in ended.out
     assert "call=" not in ended.out
+
+
+@pytest.mark.parametrize("name", ["object_decode", "partial_decode"])
+def test_what_is_no_plain_function_is_imported_by_the_name_it_was_asked_for_by(
+    command: Command, kernel: str, name: str
+) -> None:
+    ended = command("repro", "-b", f"{kernel}:{name}", scenarios=["right"])
+    assert ended.code == 0, ended.err
+    assert f"from one import {name}" in ended.out
+    assert f"result = {name}(q=q," in ended.out
 
 
 @pytest.mark.parametrize("path", ["quark", "varlen"])

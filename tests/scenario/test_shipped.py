@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import combinations
+
 import pytest
 import torch
 
@@ -23,6 +26,23 @@ def everything() -> list[Scenario]:
 
 def of_document(everything: list[Scenario], name: str) -> list[Scenario]:
     return [scenario for scenario in everything if scenario.name.partition("[")[0] == name]
+
+
+FEATURES: dict[str, Callable[[Scenario], bool]] = {
+    "several query tokens": lambda scenario: min(scenario.batch.query_lens, default=0) > 1,
+    "window": lambda scenario: scenario.attention.window_size != (-1, -1),
+    "softcap": lambda scenario: scenario.attention.softcap is not None,
+    "sinks": lambda scenario: scenario.attention.sinks is not None,
+    "ALiBi": lambda scenario: scenario.attention.alibi_slopes is not None,
+    "fp8": lambda scenario: scenario.attention.kv_dtype.startswith("float8"),
+    "HND": lambda scenario: scenario.cache.layout.order == "HND",
+    "not causal": lambda scenario: not scenario.attention.causal,
+    "narrower V": lambda scenario: scenario.attention.head_dim_v < scenario.attention.head_dim,
+    "nothing cached": lambda scenario: 0 in scenario.batch.cached_lens,
+}
+# What is new to decode alone, and what no library has together: ALiBi is of older models than fp8.
+APART = [{one, other} for one in ("not causal", "narrower V") for other in ("softcap", "sinks", "ALiBi", "fp8", "HND")]
+APART += [{"not causal", "narrower V"}, {"narrower V", "window"}, {"ALiBi", "fp8"}, {"ALiBi", "HND"}]
 
 
 def test_there_are_forty_and_more_in_five_folders() -> None:
@@ -146,3 +166,17 @@ def test_edges_and_features_stay_small_enough_for_a_cpu(everything: list[Scenari
         pool = layout.num_blocks * layout.block_size * attention.num_kv_heads * attention.head_dim
         assert scores <= 100_000, scenario.name
         assert pool <= 2**27, scenario.name
+
+
+@pytest.mark.parametrize("pair", [p for p in combinations(FEATURES, 2) if set(p) not in APART], ids=" and ".join)
+def test_two_features_are_together_in_a_batch_that_decode_takes(
+    everything: list[Scenario], pair: tuple[str, str]
+) -> None:
+    both = [scenario for scenario in everything if all(FEATURES[feature](scenario) for feature in pair)]
+    assert any(len(set(scenario.batch.query_lens)) == 1 for scenario in both)
+
+
+def test_there_are_more_sequences_and_heads_than_a_block_of_threads_counts(everything: list[Scenario]) -> None:
+    assert max(len(scenario.batch.query_lens) for scenario in everything) > 1024
+    assert max(scenario.attention.num_heads for scenario in everything) > 128
+    assert max(scenario.attention.num_kv_heads for scenario in everything) > 64
