@@ -52,8 +52,8 @@ def compare(
     """
     rows = reference.rows
     budget = budget or row_budget(reference, attention, traits)
-    judged = _judged(reference, layout, traits)
-    out = _rows(output.out, reference).to(torch.float64)
+    judged = judged_rows(reference, layout, traits)
+    out = rows_of(output.out, reference).to(torch.float64)
     error = torch.linalg.vector_norm(out - reference.out, dim=-1)
     distance = _distance(error, budget.out, judged)
     lse = output.lse
@@ -65,11 +65,12 @@ def compare(
     return Comparison(distance, _distance(lse_error.masked_fill(both_empty, 0.0), budget.lse, judged))
 
 
-def _rows(values: torch.Tensor, reference: Reference) -> torch.Tensor:
+def rows_of(values: torch.Tensor, reference: Reference) -> torch.Tensor:
+    """Of a whole output's rows those that the reference answers for."""
     return values[reference.rows] if reference.sampled or len(values) != len(reference.rows) else values
 
 
-def _judged(reference: Reference, layout: BatchLayout, traits: Traits) -> torch.Tensor | None:
+def judged_rows(reference: Reference, layout: BatchLayout, traits: Traits) -> torch.Tensor | None:
     """`(rows,)` bool, None for all: not padding rows, nor empty rows of a backend that is declared to leave them."""
     judged = live_rows(layout, reference.rows)
     if traits.empty_rows == "untouched":

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from pagedbench.checks.base import CheckContext, CheckResult
-from pagedbench.checks.comparison import compare
+from pagedbench.checks.comparison import Comparison, compare
 from pagedbench.checks.floor import ready_call
 from pagedbench.faults.catalogue import FAULTS, find_fault
 from pagedbench.faults.effect import effect
@@ -23,6 +23,7 @@ from pagedbench.faults.fault import Fault
 from pagedbench.faults.kernel import FaultyBackend
 from pagedbench.faults.probes import REPEATS, Probe, Seen, probes_for, raising_probes, unsteady
 from pagedbench.faults.program import program_for
+from pagedbench.tensors.bits import dtype_name
 from pagedbench.words import Verdict
 
 DEADLINE_SECONDS = 20.0
@@ -35,6 +36,7 @@ _UNDECLARED = {
     "sum_of_rounded_weights": "divides by the sum of weights that were rounded to {dtype}",
     "score_rounding": "rounds its scores to {dtype}",
 }
+_FEW = 8  # numbers that may have few bits by chance
 # Other cuts of the keys change roundings: a row that leaves its budget by more than this has another cause.
 _MOST_OF_SPLITS = 10.0
 
@@ -65,7 +67,40 @@ def diagnose(
     if not failed:
         return []
     found = _behaviour(context, failed, deadline)
-    return found if _explained(found) else [*_undeclared(context, failed), *found]
+    if _explained(found):
+        return found
+    hints = _coarse_lse(context, failed) or _undeclared(context, failed)
+    return [*hints, *(diagnosis for diagnosis in found if diagnosis.fault is not None)] if hints else found
+
+
+def _coarse_lse(context: CheckContext, failed: Sequence[CheckResult]) -> list[Diagnosis]:
+    """An LSE whose numbers all have fewer bits than fp32, beside a right output, was rounded on the way."""
+    distances = _distances(context, failed)
+    lse = context.base.output.lse
+    if distances is None or distances.lse is None or lse is None or float(distances.out.ratio.max()) > 1:
+        return []
+    finite = lse[lse.isfinite()].float()
+    for dtype in (torch.bfloat16, torch.float16):
+        if (
+            float(distances.lse.ratio.max()) > 1
+            and len(finite) >= _FEW
+            and torch.equal(finite.to(dtype).float(), finite)
+        ):
+            sentence = f"the LSE was rounded to {dtype_name(dtype)}, the output is right: the LSE is to be float32"
+            return [Diagnosis(None, sentence, 1.0, f"none of {len(finite)} numbers has more bits")]
+    return []
+
+
+def _distances(context: CheckContext, failed: Sequence[CheckResult]) -> Comparison | None:
+    """How far the rows of a cell are from the oracle, where that is what failed, and output and LSE have their form."""
+    if not any((result.check, result.verdict) == ("accuracy", Verdict.MISMATCH) for result in failed):
+        return None
+    attention, output, reference = context.scenario.attention, context.base.output, context.reference
+    shape = (context.layout.total_q, attention.num_heads)
+    if output.out.shape[:2] != shape or dtype_name(output.out.dtype) != attention.dtype:
+        return None
+    traits = context.backend.traits_for(context.path)
+    return compare(output, reference, context.layout, attention, traits, context.budget)
 
 
 def _undeclared(context: CheckContext, failed: Sequence[CheckResult]) -> list[Diagnosis]:
@@ -74,7 +109,8 @@ def _undeclared(context: CheckContext, failed: Sequence[CheckResult]) -> list[Di
     Not so where it read wrong slots, or changed what it must not: a wider budget would only hide that.
     """
     attention, traits = context.scenario.attention, context.backend.traits_for(context.path)
-    off = any((result.check, result.verdict) == ("accuracy", Verdict.MISMATCH) for result in failed)
+    found = _distances(context, failed)
+    off = found is not None and any(float(d.ratio.max()) > 1 for d in (found.out, found.lse) if d is not None)
     budgeted = all(result.verdict in (Verdict.MISMATCH, Verdict.UNSTABLE) for result in failed)
     if not off or not budgeted or attention.dtype == "float32":
         return []

@@ -307,6 +307,13 @@ FAULTS = (
     Fault("k-scale-ignored", "k_scale is left out", "W", _scales("none", "v"), _FP8),
     Fault("v-scale-ignored", "v_scale is left out", "W", _scales("k", "none"), _FP8),
     Fault("v-scale-of-k", "V is multiplied by k_scale", "W", _scales("k", "k"), "fp8 with two scales that differ"),
+    Fault(
+        "kv-scales-swapped",
+        "k_scale and v_scale are swapped",
+        "W",
+        _scales("v", "k"),
+        "fp8 with two scales that differ",
+    ),
     Fault("kv-head-modulo", "query head h uses KV head h % num_kv_heads", "W", kv_head_modulo, "GQA with two KV heads"),
     Fault("kv-head-off-by-one", "every query head uses the next KV head", "W", kv_head_off_by_one, "two KV heads"),
     Fault("kv-head-zero", "every query head uses KV head 0", "W", kv_head_zero, "two KV heads"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+import torch
 
 from pagedbench.backends.base import Output
 from pagedbench.checks.base import CheckContext, CheckResult, Finding
@@ -158,13 +159,12 @@ def test_a_kernel_that_rounds_its_scores_and_does_not_say_so_is_told_of_the_trai
     context = CheckContext(right.scenario, right.layout, kernel, right.path, right.device)
     failure = CHECKS["accuracy"].run(context)
     assert failure.verdict is Verdict.MISMATCH
-    hint, said = diagnose(context, [failure])
+    (hint,) = diagnose(context, [failure])
     assert hint.fault is None
     assert hint.sentence == (
         "output is within the budget of a kernel that rounds its scores to bfloat16; "
         "if that is meant, declare score_rounding=True"
     )
-    assert "no fault of the catalogue" in said.sentence
     kernel.traits = replace(kernel.traits, score_rounding=True)
     declared = CheckContext(right.scenario, right.layout, kernel, right.path, right.device)
     assert CHECKS["accuracy"].run(declared).verdict is Verdict.PASS
@@ -178,6 +178,29 @@ def test_a_kernel_that_adds_up_rounded_weights_is_told_of_the_trait_that_widens_
         "output is within the budget of a kernel that divides by the sum of weights that were rounded to bfloat16; "
         "if that is meant, declare sum_of_rounded_weights=True"
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_an_lse_that_was_rounded_is_no_reason_to_declare_a_trait(dtype: torch.dtype) -> None:
+    def tamper(call: Call, output: Output) -> None:
+        assert output.lse is not None
+        output.lse.copy_(output.lse.to(dtype))
+
+    context = plain_context(docs_decode(), Plain(tamper))
+    (said,) = diagnose(context, [CHECKS["accuracy"].run(context)])
+    assert said.sentence.startswith(f"the LSE was rounded to {str(dtype).removeprefix('torch.')}")
+
+
+def test_an_output_of_another_dtype_is_no_reason_to_declare_a_trait() -> None:
+    class Wide(Plain):
+        def decode(self, call: Call, plan: object) -> Output:
+            output = super().decode(call, plan)
+            return Output(output.out.float(), output.lse)
+
+    context = plain_context(docs_decode(), Wide())
+    failure = CHECKS["accuracy"].run(context)
+    assert failure.message == "the output is float32, needed bfloat16"
+    assert diagnose(context, [failure]) == []
 
 
 @pytest.mark.parametrize("other", [Verdict.FOOTPRINT, Verdict.LEAK, Verdict.NOT_WRITTEN, Verdict.CORRUPTED])
