@@ -26,6 +26,7 @@ RECOMPILES = 256  # a kernel for each head dim, dtype, block size, modifier; bey
 TILE_BYTES = 128 << 10  # of shared memory, for the stages of tiles of keys: Hopper has 227 KiB, and queries need some
 STAGES = 3
 DECODE_TILE = 64  # keys; torch's kernel for decode refuses larger blocks that are no multiple of it
+QUERY_BLOCK = 128  # rows of a block mask; that kernel has no tile for more query tokens times heads of a group
 MASK_ELEMENTS = 1 << 31  # the library evaluates a mask for each (sequence, query token, key) when a block mask is made
 Modifier = Callable[..., torch.Tensor]
 
@@ -97,7 +98,7 @@ class FlexBackend(LibraryBackend):
             spec.max_seqlen_q,
             width * spec.block_size,
             device=str(device),
-            BLOCK_SIZE=(128, spec.block_size),
+            BLOCK_SIZE=(QUERY_BLOCK, spec.block_size),
         )
         score_mod = _score_mod(call)
         starts = host_arrays(call).cu_seqlens_q.long()
@@ -185,9 +186,11 @@ def _wanting_lse() -> dict[str, Any]:
 
 
 def _kernel_options(spec: CallSpec) -> dict[str, Any]:
-    """The tile, and the general kernel for blocks that the library's own kernel for decode has no tile for."""
+    """The tile, and the general kernel for what the library's own kernel for decode has no tile for: it is chosen for
+    short queries nevertheless, unless it was compiled for still shorter ones before."""
     whole = spec.block_size <= DECODE_TILE or spec.block_size % DECODE_TILE == 0
-    return {"BLOCK_N": _tile(spec), "FORCE_USE_FLEX_ATTENTION": not whole}
+    few = spec.max_seqlen_q * spec.group_size <= QUERY_BLOCK
+    return {"BLOCK_N": _tile(spec), "FORCE_USE_FLEX_ATTENTION": not (whole and few)}
 
 
 def _tile(spec: CallSpec) -> int:

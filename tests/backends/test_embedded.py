@@ -84,3 +84,14 @@ def test_flex_reads_through_its_own_page_table(monkeypatch: pytest.MonkeyPatch, 
     assert_right(made, output.out)
     assert output.lse is not None
     torch.testing.assert_close(output.lse.double(), made.lse, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("query_len", "block_size", "general"),
+    [(1, 16, False), (64, 64, False), (65, 16, True), (100, 16, True), (1, 128, False), (1, 96, True)],
+)
+def test_flex_is_kept_from_a_decode_kernel_that_has_no_tile(query_len: int, block_size: int, general: bool) -> None:
+    """Two query heads a KV head: 64 tokens are the most that its 128 rows hold."""
+    made = make(Batch((query_len,), (5,), block_size=block_size), AttnPath.PAGED_VARLEN)
+    assert made.call.spec.group_size == 2
+    assert flex._kernel_options(made.call.spec)["FORCE_USE_FLEX_ATTENTION"] is general
