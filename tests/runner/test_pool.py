@@ -166,7 +166,7 @@ def test_a_crash_that_another_kernel_left_behind_names_that_one(workers: Workers
     assert judge(workers, "torch").verdict is Verdict.PASS
 
 
-def test_a_crash_of_its_own_accuses_nobody_and_is_tried_alone_once(workers: Workers) -> None:
+def test_a_crash_of_its_own_accuses_nobody_and_is_tried_alone_once() -> None:
     tries: list[str] = []
     scenario = loads(SCENARIO.format(name="small"))[0]
     crashing = Job(scenario, f"{KERNELS}:aborting_decode", "decode", "cpu", "run")
