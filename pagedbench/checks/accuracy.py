@@ -1,7 +1,7 @@
 """Output and LSE, row by row, against the oracle.
 
-A row is a (sequence, query token, head); its budget is in `budget.py`. Padding rows of a padded graph are never judged.
-Which slots a row read is not asked here: that is the footprint.
+A row is a (sequence, query token, head); its budget is in `budget.py`, what is asked of all rows together in `lean.py`.
+Padding rows of a padded graph are never judged. Which slots a row read is not asked here: that is the footprint.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ MOST_FINDINGS = 8
 
 
 class Accuracy:
-    """Every row within its budget, LSE too; rows that see no key exactly 0."""
+    """Every row within its budget, LSE too; rows that see no key exactly 0; errors that lean to no side."""
 
     name = "accuracy"
-    about = "Output and LSE of every row against an fp64 oracle, within a budget derived from the arithmetic."
+    about = (
+        "Output and LSE of every row against an fp64 oracle, within a budget derived from the arithmetic; errors that "
+        "lean to no side."
+    )
 
     def not_applicable(self, context: CheckContext) -> str | None:
         """Applies to every cell."""
