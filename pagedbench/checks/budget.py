@@ -4,7 +4,8 @@ Output of a row, as the L2 norm over the head dim: err ≤ c (u_o |o| + u_p √(
 Rounding every weight p to the dtype it has in the product with V is an independent relative error of every term of the
 sum, rounding the result one of it, and an error of a score is a relative error of its weight. Each scales with the row,
 so a row of 131,072 keys has a budget as tight as one of 70. The terms are added, not their squares: with equal values
-in all of V the roundings of a row have one direction. Nothing here looks at what a kernel returned.
+in all of V the roundings of a row have one direction. So they have where the weights are alike, 1/255 each say: then
+|o| stands for √(Σ p²|v|²) where it is larger. Nothing here looks at what a kernel returned.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def row_budget(reference: Reference, attention: Attention, traits: Traits) -> Ro
     height = score_height(reference, attention, traits)
     unit_p = UNIT[traits.p_dtype or attention.kv_dtype]
     unit_s = score_unit(attention, traits)
-    rounding = UNIT[attention.dtype] * o2.sqrt() + unit_p * p2v2.sqrt()
+    of_weights = torch.where(weights_vary(reference, attention, unit_p), p2v2, p2v2.maximum(o2)).sqrt()
+    rounding = UNIT[attention.dtype] * o2.sqrt() + unit_p * of_weights
     budget = SLACK * (rounding + unit_s * height * (p2v2 + o2).sqrt()) + _subnormal(reference, attention, traits)
     lse = _lse_budget(reference, height, unit_s)
     if traits.sum_of_rounded_weights:

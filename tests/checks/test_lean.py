@@ -165,10 +165,14 @@ def test_cutting_off_is_found_where_rows_are_many_and_numbers_differ(wanted: Sce
     assert judged(wanted, "against the largest").verdict is Verdict.PASS
 
 
-@pytest.mark.parametrize("keys", [3, 6, 7])
-def test_weights_that_are_alike_are_rounded_to_one_side(keys: int) -> None:
-    """A third and a seventh have their nearest bfloat16 on one side, in all rows."""
-    inputs = Inputs(k=Distribution("constant", 0.5))
+@pytest.mark.parametrize(
+    ("keys", "values"),
+    [(3, Distribution()), (6, Distribution()), (7, Distribution()), (255, Distribution("constant", 1.5))],
+)
+def test_weights_that_are_alike_are_rounded_to_one_side(keys: int, values: Distribution) -> None:
+    """A third and a seventh have their nearest bfloat16 on one side, in all rows; 1/255 is off by almost a whole step
+    of 1/256, and so is a row of values that are alike, by more than the root of a sum of squares."""
+    inputs = Inputs(k=Distribution("constant", 0.5), v=values)
     wanted = scenario((1,) * 8, (keys - 1,) * 8, heads=(HEADS, 4), head_dim=64, inputs=inputs)
     assert judged(wanted, "divided by their sum").verdict is Verdict.PASS
 
