@@ -33,8 +33,10 @@ class CannotWrite(UsageError):
 class RecordsLost(PagedbenchError):
     """A run's records cannot be written any more: it ends (exit 5), since what is not kept was not judged."""
 
-    def __init__(self, file: object, reason: str | None) -> None:
-        super().__init__(f"cannot write {file}: {reason}", "make room; --resume goes on from what is in it")
+    def __init__(
+        self, file: object, reason: str | None, hint: str = "make room; --resume goes on from what is in it"
+    ) -> None:
+        super().__init__(f"cannot write {file}: {reason}", hint)
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,16 @@ def version_of(distribution: str) -> str | None:
 
 def sentence(error: BaseException) -> str:
     """What went wrong at an import, for a person who can do something about it."""
+    return known_cause(error) or f"import fails with {named(error)}"
+
+
+def named(error: BaseException) -> str:
+    """An error of no known cause: its kind, and what it says on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+
+
+def known_cause(error: BaseException) -> str | None:
+    """What is wrong with an installation, and what mends it, where the error tells; None where it does not."""
     text = " ".join(str(error).split())
     if symbol := re.search(r"undefined symbol: (\S+)", text):
         name = symbol[1][:40]
@@ -145,4 +155,4 @@ def sentence(error: BaseException) -> str:
         )
     if isinstance(error, ModuleNotFoundError):
         return f"it needs the module {error.name}, which is not installed"
-    return f"import fails with {type(error).__name__}: {text[:160]}"
+    return None

@@ -15,7 +15,7 @@ from typing import Any
 
 from pagedbench.backends.base import Availability, Backend
 from pagedbench.backends.files import as_backend, defines, load_backend
-from pagedbench.backends.loading import sentence
+from pagedbench.backends.loading import known_cause, named, sentence
 from pagedbench.errors import PagedbenchError, UsageError, nearest
 from pagedbench.words import AttnPath
 
@@ -85,7 +85,7 @@ def presence(backend: Backend, device: str) -> Availability:
     try:
         return backend.available(device)
     except (Exception, SystemExit) as error:
-        why = sentence(error).removeprefix("import fails with ")  # that it was an import is not known here
+        why = known_cause(error) or named(error)
         return Availability(False, reason=f"it cannot say whether it is there: {why}")
 
 

@@ -224,7 +224,10 @@ class UserBackend(Backend):
         # A partial, an object, or what another function made: the file that it was asked for in has a name for it.
         asked_for, _, name = self._source.rpartition(":")
         if not asked_for.endswith(".py"):
-            raise UsageError(f"{kernel.name} is no function of a file, so that a script cannot import it")
+            raise UsageError(
+                f"{kernel.name} is no function of a file, so that a script cannot import it",
+                "give it a name at the top of a file, and ask for it as FILE.py:NAME",
+            )
         return Path(asked_for), name, wanted
 
     def available(self, device: str) -> Availability:

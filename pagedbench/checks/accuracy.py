@@ -1,7 +1,7 @@
 """Output and LSE, row by row, against the oracle.
 
-A row is a (sequence, query token, head); its budget is in `budget.py`. Padding rows of a padded graph are never judged.
-Which slots a row read is not asked here: that is the footprint.
+A row is a (sequence, query token, head); its budget is in `budget.py`, what is asked of all rows together in `lean.py`.
+Padding rows of a padded graph are never judged. Which slots a row read is not asked here: that is the footprint.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 
 from pagedbench.backends.base import Output
 from pagedbench.checks.base import CheckContext, CheckResult, Finding
-from pagedbench.checks.comparison import Comparison, Distance, compare, judged_rows, rows_of
-from pagedbench.checks.lean import leans, may_lean, one_sided, sentence
+from pagedbench.checks.comparison import Comparison, Distance, compare
+from pagedbench.checks.lean import lean_of, row_leans, sentence
 from pagedbench.checks.rows import place_of
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.oracle.reference import Reference
@@ -25,10 +25,13 @@ MOST_FINDINGS = 8
 
 
 class Accuracy:
-    """Every row within its budget, LSE too; rows that see no key exactly 0."""
+    """Every row within its budget, LSE too; rows that see no key exactly 0; errors that lean to no side."""
 
     name = "accuracy"
-    about = "Output and LSE of every row against an fp64 oracle, within a budget derived from the arithmetic."
+    about = (
+        "Output and LSE of every row against an fp64 oracle, within a budget derived from the arithmetic; errors that "
+        "lean to no side."
+    )
 
     def not_applicable(self, context: CheckContext) -> str | None:
         """Applies to every cell."""
@@ -52,14 +55,13 @@ def judge(context: CheckContext, output: Output, layout: BatchLayout, reference:
     own = reference is context.__dict__.get("reference")  # asking for it would make one
     budget = context.budget if own else None
     comparison = compare(output, reference, layout, context.scenario.attention, traits, budget)
-    leaning = leans(rows_of(output.out, reference).double(), reference.out, judged_rows(reference, layout, traits))
-    summary = _Summary.of(comparison, leaning)
+    leans = row_leans(comparison.values, reference, comparison.judged)
+    summary = _Summary.of(comparison, leans)
     metrics = summary.metrics(reference)
     if summary.worst <= 1.0 and summary.worst_lse <= 1.0:
-        attention = context.scenario.attention
-        most = may_lean(attention, traits, layout.max_seqlen_k)
-        if most is not None and abs(summary.lean) > most and one_sided(leaning, attention):
-            said = sentence(summary.lean, leaning.numel(), attention.dtype)
+        one_sided = lean_of(summary.lean, leans, comparison.values, reference, context.scenario, traits)
+        if one_sided is not None:
+            said = sentence(*one_sided, context.scenario.attention.dtype)
             return CheckResult(check, Verdict.MISMATCH, said, (Finding(said),), metrics)
         return CheckResult(check, Verdict.PASS, summary.sentence(reference, output), metrics=metrics)
     findings = tuple(_findings(output, layout, reference, comparison))
@@ -82,8 +84,8 @@ class _Summary:
     lean: float
 
     @classmethod
-    def of(cls, comparison: Comparison, leaning: torch.Tensor) -> _Summary:
-        figures = [leaning.nanmean(), *_worst(comparison.out), *(_worst(comparison.lse) if comparison.lse else ())]
+    def of(cls, comparison: Comparison, leans: torch.Tensor) -> _Summary:
+        figures = [leans.nanmean(), *_worst(comparison.out), *(_worst(comparison.lse) if comparison.lse else ())]
         lean, worst, error, worst_lse, lse_error = (*torch.stack(figures).tolist(), 0.0, 0.0)[:5]
         return cls(worst, error, worst_lse, lse_error, comparison.lse is not None, lean)
 

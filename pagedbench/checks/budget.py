@@ -4,7 +4,8 @@ Output of a row, as the L2 norm over the head dim: err ≤ c (u_o |o| + u_p √(
 Rounding every weight p to the dtype it has in the product with V is an independent relative error of every term of the
 sum, rounding the result one of it, and an error of a score is a relative error of its weight. Each scales with the row,
 so a row of 131,072 keys has a budget as tight as one of 70. The terms are added, not their squares: with equal values
-in all of V the roundings of a row have one direction. Nothing here looks at what a kernel returned.
+in all of V the roundings of a row have one direction. So they have where the weights are alike, 1/255 each say: then
+|o| stands for √(Σ p²|v|²) where it is larger. Nothing here looks at what a kernel returned.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ class RowBudget:
 def row_budget(reference: Reference, attention: Attention, traits: Traits) -> RowBudget:
     """The budgets of the reference's rows for a backend with these traits; 0 for rows without keys."""
     o2, p2v2 = reference.out.square().sum(-1), reference.p2v2
-    height = _height(reference, attention, traits)
+    height = score_height(reference, attention, traits)
     unit_p = UNIT[traits.p_dtype or attention.kv_dtype]
     unit_s = score_unit(attention, traits)
-    rounding = UNIT[attention.dtype] * o2.sqrt() + unit_p * p2v2.sqrt()
+    of_weights = torch.where(weights_vary(reference, attention, unit_p), p2v2, p2v2.maximum(o2)).sqrt()
+    rounding = UNIT[attention.dtype] * o2.sqrt() + unit_p * of_weights
     budget = SLACK * (rounding + unit_s * height * (p2v2 + o2).sqrt()) + _subnormal(reference, attention, traits)
     lse = _lse_budget(reference, height, unit_s)
     if traits.sum_of_rounded_weights:
@@ -59,9 +61,10 @@ def row_budget(reference: Reference, attention: Attention, traits: Traits) -> Ro
     return RowBudget(torch.where(seeing, budget, 0.0), torch.where(seeing, lse, _blind_lse(reference)))
 
 
-def _height(reference: Reference, attention: Attention, traits: Traits) -> torch.Tensor:
-    """The size of the numbers that are rounded as scores. Beside a sink they have been lessened by the larger of peak
-    and sink, where a backend rounds them, and a sink far above all keys makes large numbers of small scores."""
+def score_height(reference: Reference, attention: Attention, traits: Traits) -> torch.Tensor:
+    """`(rows, num_heads)` fp64: the size of the numbers that are rounded as scores. Beside a sink they have been
+    lessened by the larger of peak and sink, where a backend rounds them, and a sink far above all keys makes large
+    numbers of small scores."""
     height = reference.peak.abs().clamp(min=1.0)
     if traits.score_rounding and attention.sinks is not None:
         height = height + (reference.peak.new_tensor(attention.sinks) - reference.peak).clamp(min=0.0)
@@ -76,6 +79,16 @@ def score_unit(attention: Attention, traits: Traits) -> float:
     in_fp8 = attention.q_dtype.startswith("float8") and attention.kv_dtype.startswith("float8")
     fp8 = traits.fp8_score_error if in_fp8 else 0.0
     return float((_SCORE_IN_FP32**2 + rounding**2 + tanh**2 + fp8**2) ** 0.5)
+
+
+def weights_vary(reference: Reference, attention: Attention, unit_p: float) -> torch.Tensor:
+    """`(rows, num_heads)` bool: whether the weights of a row are so far apart that each is rounded (to units of
+    `unit_p`) by itself; those within a few steps of each other are all rounded to the same side."""
+    of_keys = torch.ones_like(reference.lse)
+    if attention.sinks is not None:
+        of_keys = -torch.expm1(reference.lse.new_tensor(attention.sinks) - reference.lse)
+    variation = reference.visible.double()[:, None] * reference.p2 / of_keys.square() - 1  # variance of weight / mean
+    return variation > (8 * unit_p) ** 2
 
 
 def _lse_budget(reference: Reference, height: torch.Tensor, unit_s: float) -> torch.Tensor:
@@ -101,12 +114,8 @@ def _rounded_sum(reference: Reference, attention: Attention, unit_p: float) -> t
     those are rounded to the same side.
     """
     most = -torch.log1p(-2 * unit_p * (1 - torch.exp(reference.peak - reference.lse)).clamp(min=0.0))
-    of_keys = torch.ones_like(reference.lse)
-    if attention.sinks is not None:
-        of_keys = -torch.expm1(reference.lse.new_tensor(attention.sinks) - reference.lse)
-    variation = reference.visible.double()[:, None] * reference.p2 / of_keys.square() - 1  # variance of weight / mean
-    independent = variation > (8 * unit_p) ** 2
-    of_weights = torch.where(independent, most.minimum(DEVIATIONS * unit_p * reference.p2.sqrt()), most)
+    independent = most.minimum(DEVIATIONS * unit_p * reference.p2.sqrt())
+    of_weights = torch.where(weights_vary(reference, attention, unit_p), independent, most)
     steps = (reference.visible.double()[:, None] / _MMA_KEYS - 1).clamp(min=0.0)
     return of_weights + _FP32 * steps
 

@@ -32,10 +32,13 @@ class Distance:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Distances of the output and of the LSE (None where there is none)."""
+    """Distances of the output and of the LSE (None where there is none); `values`, the output's rows that the oracle
+    answers for, `(rows, num_heads, head_dim_v)` fp64; which rows are `judged`, `(rows,)` bool, None for all."""
 
     out: Distance
     lse: Distance | None
+    values: torch.Tensor
+    judged: torch.Tensor | None
 
 
 def compare(
@@ -52,25 +55,25 @@ def compare(
     """
     rows = reference.rows
     budget = budget or row_budget(reference, attention, traits)
-    judged = judged_rows(reference, layout, traits)
-    out = rows_of(output.out, reference).to(torch.float64)
+    judged = _judged(reference, layout, traits)
+    out = _rows(output.out, reference).to(torch.float64)
     error = torch.linalg.vector_norm(out - reference.out, dim=-1)
     distance = _distance(error, budget.out, judged)
     lse = output.lse
     if lse is None:
-        return Comparison(distance, None)
+        return Comparison(distance, None, out, judged)
     lse = lse if not reference.sampled else lse[rows]
     lse_error = (lse.to(torch.float64) - reference.lse).abs()
     both_empty = (lse == -torch.inf) & (reference.lse == -torch.inf)
-    return Comparison(distance, _distance(lse_error.masked_fill(both_empty, 0.0), budget.lse, judged))
+    of_lse = _distance(lse_error.masked_fill(both_empty, 0.0), budget.lse, judged)
+    return Comparison(distance, of_lse, out, judged)
 
 
-def rows_of(values: torch.Tensor, reference: Reference) -> torch.Tensor:
-    """Of a whole output's rows those that the reference answers for."""
+def _rows(values: torch.Tensor, reference: Reference) -> torch.Tensor:
     return values[reference.rows] if reference.sampled or len(values) != len(reference.rows) else values
 
 
-def judged_rows(reference: Reference, layout: BatchLayout, traits: Traits) -> torch.Tensor | None:
+def _judged(reference: Reference, layout: BatchLayout, traits: Traits) -> torch.Tensor | None:
     """`(rows,)` bool, None for all: not padding rows, nor empty rows of a backend that is declared to leave them."""
     judged = live_rows(layout, reference.rows)
     if traits.empty_rows == "untouched":

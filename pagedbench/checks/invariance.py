@@ -1,9 +1,9 @@
 """What must not change an answer, and whether it does.
 
 Where the arithmetic is the same (again, moved blocks, padding, a wider table) a repeatable backend must give the same
-bits. Where the order of sums may change (batch mates, order, splits, the other path) the difference is reported, and
-only rows that leave their budget count; so it is throughout for backends that do not repeat themselves. The other path
-has a cell of its own: what is wrong with it is a warning here.
+bits. Where the order of sums may change (strides, batch mates, order, splits, the other path) the difference is
+reported, and only rows that leave their budget count; so it is throughout for backends that do not repeat themselves.
+The other path has a cell of its own: what is wrong with it is a warning here.
 """
 
 from __future__ import annotations
@@ -92,7 +92,10 @@ class Invariance:
     """Other ways to the same answer."""
 
     name = "invariance"
-    about = "Repeats, moved blocks, padding, width: the same bits. Batch mates, splits, the other path: within budget."
+    about = (
+        "Repeats, moved blocks, padding, width: the same bits. Strides, batch mates, splits, the other path: within "
+        "budget."
+    )
 
     def not_applicable(self, context: CheckContext) -> str | None:
         """Needs an output."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from pagedbench.layout.batch import BatchLayout
+from pagedbench.tensors.transfer import to_device
 
 
 @dataclass(frozen=True)
@@ -49,5 +50,4 @@ def live_rows(layout: BatchLayout, rows: torch.Tensor) -> torch.Tensor | None:
     """Which of the query tokens `rows` are judged: `(len(rows),)` bool on their device; None for all of them."""
     if not layout.dead.any():
         return None
-    live = torch.from_numpy(~layout.dead[layout.row_sequence()]).to(rows.device)
-    return live[rows]
+    return to_device(~layout.dead[layout.row_sequence()], rows.device)[rows]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import overload
 
 import numpy as np
 import torch
@@ -138,22 +137,18 @@ def _strided(context: CheckContext) -> Iterator[Variation]:
     def run() -> Iterator[Answer]:
         prepared = context.prepare()
         call = prepared.call
-        call.q, call.k_new, call.v_new = _widened(call.q), _widened(call.k_new), _widened(call.v_new)
-        call.block_table = _widened(call.block_table)
+        for name in ("q", "k_new", "v_new", "block_table"):
+            dense = getattr(call, name)
+            if dense is not None:
+                setattr(call, name, _widened(dense))
         yield Answer(context.execute(prepared).output)
 
     # Not bit for bit: a library of matrix products may choose another one for other strides.
     yield Variation(STRIDED, False, run, may_refuse=True)
 
 
-@overload
-def _widened(dense: torch.Tensor) -> torch.Tensor: ...
-@overload
-def _widened(dense: None) -> None: ...
-def _widened(dense: torch.Tensor | None) -> torch.Tensor | None:
+def _widened(dense: torch.Tensor) -> torch.Tensor:
     """A copy with the same numbers in the front of a tensor whose second dimension has one place more."""
-    if dense is None:
-        return None
     words = bits(dense)  # torch joins no fp8
     return torch.cat((words, words[:, :1]), 1)[:, : dense.shape[1]].view(dense.dtype)
 

@@ -106,11 +106,12 @@ def _write_form(file: Path, text: Callable[..., str], records: Sequence[CellReco
 def refuse_shared(files: Mapping[str, Path | None], sources: Sequence[str] = ()) -> None:
     """Raises `UsageError` where two forms go to one regular file, for the later would overwrite the earlier, and where
     one goes to a file that is read, a scenario of the user's say, named or in a folder that is."""
+    written = {form: file for form, file in files.items() if file is not None and (file.is_file() or not file.exists())}
+    if not written:
+        return  # a folder may be large
     read = {file.resolve() for source in sources for file in (Path(source), *scenario_files(Path(source)))}
     taken: dict[Path, str] = {}
-    for form, file in files.items():
-        if file is None or (file.exists() and not file.is_file()):
-            continue
+    for form, file in written.items():
         if file.resolve() in read:
             raise UsageError(f"--{form} would overwrite {file}, which is read", hint="give it a file of its own")
         other = taken.setdefault(file.resolve(), form)

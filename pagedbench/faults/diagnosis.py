@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from pagedbench.checks.base import CheckContext, CheckResult
-from pagedbench.checks.comparison import Comparison, compare
+from pagedbench.checks.comparison import Comparison, Distance, compare
 from pagedbench.checks.floor import ready_call
 from pagedbench.faults.catalogue import FAULTS, find_fault
 from pagedbench.faults.effect import effect
@@ -69,23 +69,19 @@ def diagnose(
     found = _behaviour(context, failed, deadline)
     if _explained(found):
         return found
-    hints = _coarse_lse(context, failed) or _undeclared(context, failed)
+    distances = _distances(context, failed)
+    hints = [] if distances is None else _coarse_lse(context, distances) or _undeclared(context, failed, distances)
     return [*hints, *(diagnosis for diagnosis in found if diagnosis.fault is not None)] if hints else found
 
 
-def _coarse_lse(context: CheckContext, failed: Sequence[CheckResult]) -> list[Diagnosis]:
+def _coarse_lse(context: CheckContext, distances: Comparison) -> list[Diagnosis]:
     """An LSE whose numbers all have fewer bits than fp32, beside a right output, was rounded on the way."""
-    distances = _distances(context, failed)
     lse = context.base.output.lse
-    if distances is None or distances.lse is None or lse is None or float(distances.out.ratio.max()) > 1:
+    if lse is None or not _off(distances.lse) or _off(distances.out):
         return []
     finite = lse[lse.isfinite()].float()
     for dtype in (torch.bfloat16, torch.float16):
-        if (
-            float(distances.lse.ratio.max()) > 1
-            and len(finite) >= _FEW
-            and torch.equal(finite.to(dtype).float(), finite)
-        ):
+        if len(finite) >= _FEW and torch.equal(finite.to(dtype).float(), finite):
             sentence = f"the LSE was rounded to {dtype_name(dtype)}, the output is right: the LSE is to be float32"
             return [Diagnosis(None, sentence, 1.0, f"none of {len(finite)} numbers has more bits")]
     return []
@@ -103,21 +99,24 @@ def _distances(context: CheckContext, failed: Sequence[CheckResult]) -> Comparis
     return compare(output, reference, context.layout, attention, traits, context.budget)
 
 
-def _undeclared(context: CheckContext, failed: Sequence[CheckResult]) -> list[Diagnosis]:
+def _off(distance: Distance | None) -> bool:
+    """Whether a row is beyond its budget."""
+    return distance is not None and float(distance.ratio.max()) > 1
+
+
+def _undeclared(context: CheckContext, failed: Sequence[CheckResult], found: Comparison) -> list[Diagnosis]:
     """A kernel may be right for what it does, but have not said so: then its budget was too small.
 
     Not so where it read wrong slots, or changed what it must not: a wider budget would only hide that.
     """
     attention, traits = context.scenario.attention, context.backend.traits_for(context.path)
-    found = _distances(context, failed)
-    off = found is not None and any(float(d.ratio.max()) > 1 for d in (found.out, found.lse) if d is not None)
     budgeted = all(result.verdict in (Verdict.MISMATCH, Verdict.UNSTABLE) for result in failed)
-    if not off or not budgeted or attention.dtype == "float32":
+    if not (_off(found.out) or _off(found.lse)) or not budgeted or attention.dtype == "float32":
         return []
     for trait, what in _UNDECLARED.items():
         declared = replace(traits, **{trait: True})  # type: ignore[arg-type]
         distances = compare(context.base.output, context.reference, context.layout, attention, declared)
-        if declared == traits or any(float(d.ratio.max()) > 1 for d in (distances.out, distances.lse) if d is not None):
+        if declared == traits or _off(distances.out) or _off(distances.lse):
             continue
         sentence = (
             f"output is within the budget of a kernel that {what.format(dtype=attention.dtype)}; "

@@ -160,6 +160,7 @@ class RecordStore:
         """Add one record; when this returns it is on the disk. Raises `RecordsLost` where it cannot be written."""
         try:
             self._begin()
+            self._require_place()
             data = (record.to_json() + "\n").encode()
             while data:
                 data = data[os.write(self._fd, data) :]
@@ -182,8 +183,20 @@ class RecordStore:
             _refuse_second_writer(self.file)
         write_text(written, "".join(record.to_json() + "\n" for record in self._kept))
         self._fd = _open_stream(written)
-        if not self._streams:
-            _lock(self._fd)
+        if not self._streams and not _lock(self._fd):  # one that began at the same moment was quicker
+            os.close(self._fd)
+            self._fd = -1
+            raise _second_writer(self.file)
+
+    def _require_place(self) -> None:
+        """Raises `RecordsLost` where what is written to has no name any more: a run that began at the same moment may
+        have put its own there, and giving that the file's name would take that run's records."""
+        if self._streams:
+            return
+        partial = partial_path(self.file)
+        if not partial.exists() or not os.path.samestat(os.fstat(self._fd), partial.stat()):
+            reason = f"{partial} was replaced or removed meanwhile"
+            raise RecordsLost(self.file, reason, "give each run that works at the same time a file of its own")
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -191,9 +204,15 @@ class RecordStore:
         if kind is None:
             self._begin()
         if self._fd >= 0:
-            if not self._streams:
-                os.replace(partial_path(self.file), self.file)
-            os.close(self._fd)
+            try:
+                self._require_place()
+                if not self._streams:
+                    os.replace(partial_path(self.file), self.file)
+            except RecordsLost:
+                if kind is None:  # else it is told already, or what ended the run is what counts
+                    raise
+            finally:
+                os.close(self._fd)
 
 
 def _lock(descriptor: int) -> bool:
@@ -216,9 +235,13 @@ def _refuse_second_writer(file: Path) -> None:
         return
     try:
         if not _lock(descriptor):
-            raise UsageError(f"another run is writing {file}", "wait for its end, or give this one a file of its own")
+            raise _second_writer(file)
     finally:
         os.close(descriptor)
+
+
+def _second_writer(file: Path) -> UsageError:
+    return UsageError(f"another run is writing {file}", "wait for its end, or give this one a file of its own")
 
 
 def _require_room(file: Path) -> None:

@@ -180,7 +180,11 @@ class Workers:
         It stays a crash: that it passes alone is no proof, and the run must not turn green while nobody is to blame.
         A backend that did it alone once is not asked again: every try costs a start.
         """
-        alone, spent = self._judged_by(self._live(), job, seconds, on_stage, again=True)
+        try:
+            worker = self._live()
+        except PagedbenchError:  # the next cell says why; this one is judged, and its record is not to be lost
+            return
+        alone, spent = self._judged_by(worker, job, seconds, on_stage, again=True)
         if spent:
             self._discard()
         if alone.verdict is Verdict.CRASHED:

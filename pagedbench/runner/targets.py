@@ -18,6 +18,7 @@ from pagedbench.words import AttnPath
 # Best first: what a CUDA run takes beside `torch` when no backend is named.
 PREFERRED = ("flash-attn-3", "flash-attn", "flashinfer", "flash-attn-4", "triton")
 COMPARED_PATHS = (AttnPath.VARLEN, AttnPath.DECODE)
+_INSTALLED = {"site-packages", "dist-packages"}
 
 
 def resolve(names: Sequence[str], paths: Sequence[str], device: str, *, ask: bool = True) -> list[ResolvedTarget]:
@@ -93,10 +94,11 @@ def _identity(name: str, version: str | None) -> str:
 
 
 def _modules_below(folder: Path) -> list[Path]:
-    """The files of the modules imported from `folder`, without those of an environment that lies in it, or of ours."""
+    """The files of the modules imported from `folder`, without those of an environment that lies in it, of the
+    packages of a user whose home it is, or of ours."""
     others = [Path(place).resolve() for place in (sys.prefix, sys.base_prefix, pagedbench.__path__[0])]
     # Not by `getattr`: a module may import others when it is asked for what it lacks.
     named = (module.__dict__.get("__file__") for module in list(sys.modules.values()) if isinstance(module, ModuleType))
-    files = {Path(name).resolve() for name in named if name}
-    own = (file for file in files if file.is_relative_to(folder) and not any(map(file.is_relative_to, others)))
-    return sorted(file for file in own if file.is_file())
+    files = {Path(name).resolve() for name in named if isinstance(name, str)}
+    below = (file for file in files if file.is_relative_to(folder) and not _INSTALLED.intersection(file.parts))
+    return sorted(file for file in below if file.is_file() and not any(map(file.is_relative_to, others)))

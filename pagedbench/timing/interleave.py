@@ -22,7 +22,7 @@ from pagedbench.timing.options import HARD_SECONDS, CacheState, TimingOptions
 from pagedbench.timing.parts import Apart, affordable_pairs, set_apart
 from pagedbench.timing.sampling import Collected, Limits, collect
 from pagedbench.timing.stats import Comparison, compare_pairs, least_samples, median_interval
-from pagedbench.timing.throttle import Governor, NoGovernor, make_governor, sm_clocks
+from pagedbench.timing.throttle import Governor, NoGovernor, make_governor, median_sm_clock
 
 LEAST_ROUNDS = 60
 """Rounds below which a bootstrap knows too little of its own tails: no reason to stop before the time is over."""
@@ -187,7 +187,7 @@ def _measurement(
     options: TimingOptions,
     clock: Clock,
 ) -> Measurement:
-    calls, clocks = [draw[index] for draw in found.draws], sm_clocks(found.states)
+    calls = [draw[index] for draw in found.draws]
 
     def timed(name: str, samples: Sequence[float], stop: str) -> Timed:
         return summarise(
@@ -213,6 +213,6 @@ def _measurement(
         invalid=invalid,
         warnings=tuple(warnings_for(kernel, options)),
         notes=(*clock.notes, *found.notes, *([apart.note] if apart.note else [])),
-        sm_mhz=clocks[len(clocks) // 2] if clocks else None,
+        sm_mhz=median_sm_clock(found.states),
         roofline=place(subject.work, subject.peaks, subject.dtype, kernel.median),
     )

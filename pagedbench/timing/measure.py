@@ -22,7 +22,7 @@ from pagedbench.timing.parts import Part, affordable_pairs, set_apart
 from pagedbench.timing.roofline import Peaks, Work
 from pagedbench.timing.sampling import Collected, Limits, collect
 from pagedbench.timing.stats import median_interval
-from pagedbench.timing.throttle import ChipState, Governor, NoGovernor, make_governor, sm_clocks
+from pagedbench.timing.throttle import ChipState, Governor, NoGovernor, make_governor, median_sm_clock, sm_clocks
 
 _T = TypeVar("_T")
 
@@ -286,7 +286,7 @@ def _measurement(
         warnings=_warnings(session),
         notes=(*session.clock.notes, *session.notes, *notes, *_odd_counts(calls)),
         placed=placed or (f"SM clock {clocks[0]} to {clocks[-1]} MHz" if clocks else ""),
-        sm_mhz=clocks[len(clocks) // 2] if clocks else None,
+        sm_mhz=median_sm_clock(session.states),
         roofline=place(subject.work, subject.peaks, subject.dtype, kernel.median) if kernel else None,
     )
 

@@ -33,6 +33,12 @@ def sm_clocks(states: Iterable[ChipState]) -> list[int]:
     return sorted(state.sm_mhz for state in states if state.sm_mhz)
 
 
+def median_sm_clock(states: Iterable[ChipState]) -> int | None:
+    """The SM clock of the median state that tells one, in MHz; None where none does."""
+    clocks = sm_clocks(states)
+    return clocks[len(clocks) // 2] if clocks else None
+
+
 class Governor(Protocol):
     """Whoever can tell the chip's state."""
 

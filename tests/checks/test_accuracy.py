@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -283,60 +281,13 @@ def test_an_empty_batch_passes_and_says_what_that_means() -> None:
     assert "no query tokens" in result.message
 
 
-def cut_off(values: torch.Tensor) -> torch.Tensor:
-    """fp32 as bfloat16, the last sixteen bits dropped."""
-    return (values.float().view(torch.int32) & -65536).view(torch.float32).bfloat16()
-
-
-class CutOff(Plain):
-    """Cuts its output off to bfloat16, or does with the exact one whatever is asked."""
-
-    def __init__(self, end: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self._end = end
-
-    def decode(self, call: Call, plan: object) -> Output:
-        exact = super().decode(replace(call, out=torch.empty_like(call.q, dtype=torch.float32)), plan)
-        return Output(self._end(exact.out), exact.lse)
-
-
-MANY_ROWS = scenario(heads=(32, 2), head_dim=64)
-
-
-class TestErrorsOfOneSide:
-    """Within every row's budget, and no rounding: a mean over the rows shows it."""
-
-    @pytest.mark.parametrize(
-        ("end", "side"),
-        [
-            (cut_off, "nearer to zero"),
-            (lambda out: (out * 0.996).bfloat16(), "nearer to zero"),
-            (lambda out: (out * 1.004).bfloat16(), "farther from zero"),
-        ],
-    )
-    def test_are_found(self, end: Callable[[torch.Tensor], torch.Tensor], side: str) -> None:
-        result = judged(backend=CutOff(end), wanted=MANY_ROWS)
-        assert result.verdict is Verdict.MISMATCH
-        assert result.metrics["worst_ratio"] < 1
-        assert side in result.message
-
-    def test_are_not_found_in_what_is_rounded(self) -> None:
-        assert judged(backend=CutOff(torch.Tensor.bfloat16), wanted=MANY_ROWS).verdict is Verdict.PASS
-
-    def test_say_nothing_where_rows_are_few_or_alike(self) -> None:
-        """The roundings of one row may have one direction, and so those of its equals."""
-        few = scenario((1,), (5,), heads=(8, 2))
-        assert judged(backend=CutOff(cut_off), wanted=few).verdict is Verdict.PASS
-        alike = scenario((1,) * 40, (7,) * 40, inputs=Inputs(v=Distribution("constant", 0.99)))
-        assert judged(backend=CutOff(lambda out: cut_off(out * 0.999)), wanted=alike).verdict is Verdict.PASS
-
-    @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-    @pytest.mark.parametrize("values", [Distribution(offset=4.0), Distribution("constant", 0.7)])
-    def test_a_right_kernel_has_none_whatever_the_values(self, dtype: str, values: Distribution) -> None:
-        """Where all values are alike, the roundings of a row's weights have one direction."""
-        wanted = scenario((1,) * 6, (1, 2, 5, 30, 70, 700), dtype=dtype, heads=(32, 2), inputs=Inputs(v=values))
-        kernels = [Plain()]
-        if dtype == "bfloat16":
-            kernels.append(RoundedSum(traits=Traits(sum_of_rounded_weights=True)))
-        for kernel in kernels:
-            assert judged(backend=kernel, wanted=wanted).verdict is Verdict.PASS
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("values", [Distribution(offset=4.0), Distribution("constant", 0.7)])
+def test_a_right_kernel_passes_where_values_are_alike(dtype: str, values: Distribution) -> None:
+    """The roundings of a row's weights have one direction then."""
+    wanted = scenario((1,) * 6, (1, 2, 5, 30, 70, 700), dtype=dtype, heads=(32, 2), inputs=Inputs(v=values))
+    kernels = [Plain()]
+    if dtype == "bfloat16":
+        kernels.append(RoundedSum(traits=Traits(sum_of_rounded_weights=True)))
+    for kernel in kernels:
+        assert judged(backend=kernel, wanted=wanted).verdict is Verdict.PASS

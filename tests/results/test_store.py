@@ -172,6 +172,21 @@ def test_a_file_that_another_run_is_writing_is_refused(tmp_path: Path) -> None:
     assert [r.scenario for r in read_records(file)] == ["late"]
 
 
+def test_of_two_runs_that_begin_at_one_moment_the_later_loses_no_record_to_the_earlier(tmp_path: Path) -> None:
+    """Both looked before either wrote; the one whose `.partial` was replaced must not give the other's its name."""
+    file = tmp_path / "records.jsonl"
+    first = RecordStore(file)
+    with RecordStore(file) as second:
+        first.append(record("first"))
+        partial_path(file).unlink()  # as the other's, which it gives the same name, would do
+        second.append(record("second"))
+        with pytest.raises(RecordsLost, match="replaced or removed meanwhile"):
+            first.append(record("first again"))
+        with pytest.raises(RecordsLost, match="replaced or removed meanwhile"):
+            first.__exit__(None, None, None)
+    assert [r.scenario for r in read_records(file)] == ["second"]
+
+
 def test_a_disk_that_fills_up_ends_the_run_and_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*anything: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")

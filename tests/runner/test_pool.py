@@ -15,6 +15,7 @@ import pytest
 from pagedbench.errors import UsageError
 from pagedbench.results.record import CellRecord
 from pagedbench.runner.pool import WorkerError, WorkerOptions, Workers
+from pagedbench.runner.process import WorkerProcess
 from pagedbench.runner.protocol import Job
 from pagedbench.scenario.loader import loads
 from pagedbench.words import Verdict
@@ -165,7 +166,7 @@ def test_a_crash_that_another_kernel_left_behind_names_that_one(workers: Workers
     assert judge(workers, "torch").verdict is Verdict.PASS
 
 
-def test_a_crash_of_its_own_accuses_nobody_and_is_tried_alone_once(workers: Workers) -> None:
+def test_a_crash_of_its_own_accuses_nobody_and_is_tried_alone_once() -> None:
     tries: list[str] = []
     scenario = loads(SCENARIO.format(name="small"))[0]
     crashing = Job(scenario, f"{KERNELS}:aborting_decode", "decode", "cpu", "run")
@@ -176,6 +177,16 @@ def test_a_crash_of_its_own_accuses_nobody_and_is_tried_alone_once(workers: Work
             record = fresh.judge(crashing, 0.0, tries.append)
             assert record.message == "abort() was called (SIGABRT), in the check accuracy"
             assert tries.count("the check accuracy") == expected
+
+
+def test_a_crash_is_on_record_where_no_new_worker_can_be_had_to_try_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> WorkerProcess:
+        raise WorkerError("the worker process does not start")
+
+    with Workers(WorkerOptions("cpu", timeout=30)) as fresh:
+        assert judge(fresh, "torch").verdict is Verdict.PASS
+        monkeypatch.setattr(fresh, "_start", none)
+        assert judge(fresh, f"{KERNELS}:aborting_decode").verdict is Verdict.CRASHED
 
 
 def test_a_device_that_is_not_there_is_a_usage_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,11 @@ def test_a_class_of_a_users_own_needs_its_path_only(kernels: str) -> None:
     assert (target.available, target.paths) == (True, ("decode",))
 
 
-def test_a_file_is_another_when_what_it_imports_from_beside_it_is(tmp_path: Path) -> None:
-    """`--resume` kept the pass of a kernel whose helper had been broken since."""
+def test_a_file_is_another_when_what_it_imports_from_beside_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--resume` kept the pass of a kernel whose helper had been broken since. Packages that are installed below its
+    folder, as below a home, are none of its own."""
     (tmp_path / "beside_the_kernel.py").write_text("SCALE = 1\n")
     (tmp_path / "unrelated.py").write_text("")
     (tmp_path / "kernels.py").write_text("import beside_the_kernel\n" + KERNELS)
@@ -48,6 +52,12 @@ def test_a_file_is_another_when_what_it_imports_from_beside_it_is(tmp_path: Path
 
     before = identity()
     (tmp_path / "unrelated.py").write_text("A = 1\n")
+    assert identity() == before
+    (tmp_path / "lib" / "site-packages").mkdir(parents=True)
+    installed = tmp_path / "lib" / "site-packages" / "installed_below_the_kernel.py"
+    installed.write_text("")
+    monkeypatch.syspath_prepend(installed.parent)
+    importlib.import_module(installed.stem)
     assert identity() == before
     (tmp_path / "beside_the_kernel.py").write_text("SCALE = 2\n")
     assert identity() != before
