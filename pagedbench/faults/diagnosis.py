@@ -321,5 +321,7 @@ def _where(context: CheckContext, wrong: torch.Tensor, quiet: torch.Tensor) -> s
         if int(bad.min()) > int(good.max()):
             return above.format(int(bad.min()))
         if int(bad.max()) < int(good.min()):
+            if values is keys and int(bad.max()) == 0:
+                return "in sequences without keys"
             return below.format(int(bad.max()) + 1)
     return None
