@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -169,18 +169,31 @@ def _explained(found: Sequence[Diagnosis]) -> bool:
     return bool(found) and found[0].score == 1.0
 
 
-@dataclass
+@dataclass(eq=False)
 class _Suspect:
-    """A hypothesis on trial: rows explained, of those asked about, and how far its numbers are from those seen."""
+    """A hypothesis on trial: rows explained, of those asked about, and how far its numbers are from those seen.
+
+    `everywhere`: so far it does what was seen in all rows, the right ones among them.
+    `wrong`, `quiet` `(rows, num_heads)` bool: where the kernel is wrong, and where it is right though a kernel with
+    the fault would not be.
+    """
 
     fault: Fault
     explained: int = 0
     asked: int = 0
     distance: float = 0.0
+    everywhere: bool = True
+    wrong: torch.Tensor = field(default_factory=lambda: torch.zeros(1, 1, dtype=torch.bool))
+    quiet: torch.Tensor = field(default_factory=lambda: torch.zeros(1, 1, dtype=torch.bool))
 
     @property
     def score(self) -> float:
         return self.explained / self.asked if self.asked else 1.0
+
+    @property
+    def explains_what_is_wrong(self) -> bool:
+        """Of the wrong rows it leaves none; it may be wrong in others."""
+        return self.asked > 0 and self.explained == self.asked
 
 
 def _compare(context: CheckContext, probes: Sequence[Probe], deadline: float) -> list[Diagnosis]:
@@ -195,20 +208,23 @@ def _compare(context: CheckContext, probes: Sequence[Probe], deadline: float) ->
         right_agrees &= not bool(wrong.any())
         for suspect in list(suspects):
             if time.monotonic() > until:
-                return _so_far(suspects) or _nearest(dropped)
-            if not _explains(context, probe, seen, right, wrong, suspect):
+                return _so_far(suspects) or _nearest(context, [*suspects, *dropped])
+            suspect.everywhere &= _explains(context, probe, seen, right, wrong, suspect)
+            if not (suspect.everywhere or suspect.explains_what_is_wrong):
                 suspects.remove(suspect)
                 dropped.append(suspect)
     if right_agrees:
         return []
+    dropped += [suspect for suspect in suspects if not suspect.everywhere]
+    suspects = [suspect for suspect in suspects if suspect.everywhere]
     suspects.sort(key=lambda suspect: suspect.distance)  # stable: the catalogue's order among those that do the same
     how = "agrees in " + ", ".join(dict.fromkeys(probe.name for probe in probes))
-    return [_named(suspect, how, rank) for rank, suspect in enumerate(suspects)] or _nearest(dropped)
+    return [_named(suspect, how, rank) for rank, suspect in enumerate(suspects)] or _nearest(context, dropped)
 
 
 def _so_far(suspects: Sequence[_Suspect]) -> list[Diagnosis]:
     """When time is up: the hypotheses that were asked about wrong rows and were not dropped."""
-    asked = sorted((s for s in suspects if s.asked), key=lambda s: s.distance)
+    asked = sorted((s for s in suspects if s.asked and s.everywhere), key=lambda s: s.distance)
     how = "agrees as far as there was time to ask"
     return [_named(suspect, how, rank) for rank, suspect in enumerate(asked)]
 
@@ -245,7 +261,10 @@ def _explains(
         return False
     agreed = probe.agree(seen, guess)
     # A kernel need not return the LSE; a hypothesis does.
-    shows = wrong & _differ(probe, guess, right)[: len(wrong)] if bool(rows.any()) else wrong
+    differs = _differ(probe, guess, right)[: len(wrong)] if bool(rows.any()) else wrong
+    shows = wrong & differs
+    suspect.wrong = suspect.wrong | rows.cpu()
+    suspect.quiet = suspect.quiet | (differs.any(0) & ~rows).cpu()
     suspect.explained += int((agreed & rows & (shows == wrong).all(0)).sum())
     suspect.distance += float((seen.values - guess.values).abs().nan_to_num(posinf=0.0).sum())
     return bool(agreed.all()) and bool((2 * shows.sum((1, 2)) >= wrong.sum((1, 2))).all())
@@ -265,9 +284,43 @@ def _named(suspect: _Suspect, how: str, rank: int) -> Diagnosis:
     return Diagnosis(suspect.fault.name, f"{opening} {suspect.fault.sentence}{report}", 1.0, how)
 
 
-def _nearest(dropped: Sequence[_Suspect]) -> list[Diagnosis]:
-    best = max(dropped, key=lambda suspect: suspect.score, default=None)
+def _nearest(context: CheckContext, dropped: Sequence[_Suspect]) -> list[Diagnosis]:
+    """What explains the most; of two that explain as much, the one that is wrong in the fewest rows beside it."""
+    best = max(dropped, key=lambda suspect: (suspect.score, -int(suspect.quiet.sum())), default=None)
     if best is None or best.score < _NEAR or not best.explained:
         return [Diagnosis(None, "no fault of the catalogue explains it, nor comes near", 0.0, "")]
-    sentence = f"no fault of the catalogue explains all of it; nearest: {best.fault.sentence}"
-    return [Diagnosis(best.fault.name, sentence, best.score, f"explains {best.explained} of {best.asked} wrong rows")]
+    quiet = best.quiet & ~best.wrong
+    how = f"explains {best.explained} of {best.asked} wrong rows"
+    where = _where(context, best.wrong, quiet) if best.explains_what_is_wrong else None
+    if where is None:
+        sentence = f"no fault of the catalogue explains all of it; nearest: {best.fault.sentence}"
+    else:
+        sentence = f"{where}, output matches the reference if {best.fault.sentence}; elsewhere it is right"
+        how += f", and would be wrong in {int(quiet.sum())} that are right"
+    return [Diagnosis(best.fault.name, sentence, best.explained / (best.asked + int(quiet.sum())), how)]
+
+
+def _where(context: CheckContext, wrong: torch.Tensor, quiet: torch.Tensor) -> str | None:
+    """What the query tokens have in common that are wrong, and none has in which the fault would show and does not: the
+    branch of a kernel, or the tile, that has it. None where the two are not told apart so simply."""
+    layout = context.layout
+    if len(wrong) != layout.total_q or not bool(quiet.any()):
+        return None
+    lengths = torch.from_numpy(layout.query_lens).long()
+    sequence = torch.from_numpy(layout.row_sequence())
+    token = torch.arange(layout.total_q) - torch.from_numpy(layout.cu_seqlens_q).long()[sequence]
+    keys = torch.from_numpy(layout.total_seqlens).long()[sequence]
+    there, elsewhere = wrong.any(1), quiet.any(1)
+    for values, above, below in (
+        (token, "from query token {} of a sequence on", "before query token {} of a sequence"),
+        (lengths[sequence], "in sequences of {} or more query tokens", "in sequences of fewer than {} query tokens"),
+        (keys, "in sequences of {} or more keys", "in sequences of fewer than {} keys"),
+    ):
+        bad, good = values[there], values[elsewhere]
+        if int(bad.min()) > int(good.max()):
+            return above.format(int(bad.min()))
+        if int(bad.max()) < int(good.min()):
+            if values is keys and int(bad.max()) == 0:
+                return "in sequences without keys"
+            return below.format(int(bad.max()) + 1)
+    return None

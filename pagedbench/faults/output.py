@@ -10,6 +10,7 @@ import torch
 from pagedbench.faults.fault import Fault
 from pagedbench.faults.program import NO_SLOT, NOT_WRITTEN, AttentionProgram, Strides
 from pagedbench.faults.reading import split_of
+from pagedbench.faults.scoring import QUERY_TILE
 from pagedbench.words import AttnPath
 
 NOISE = 1 / 16
@@ -34,6 +35,12 @@ def last_sequence_unwritten(program: AttentionProgram) -> AttentionProgram:
     """The last sequence's rows are not written."""
     last = program.facts.row_sequence == program.facts.row_sequence.max() if len(program.out_row) else program.out_row
     return program.replace(out_row=torch.where(last.bool(), NOT_WRITTEN, program.out_row))
+
+
+def later_tiles_unwritten(program: AttentionProgram) -> AttentionProgram:
+    """Only the first tile of query tokens of each sequence is written."""
+    later = program.facts.row_index >= QUERY_TILE
+    return program.replace(out_row=torch.where(later, NOT_WRITTEN, program.out_row))
 
 
 def empty_rows_untouched(program: AttentionProgram) -> AttentionProgram:
@@ -181,6 +188,13 @@ FAULTS = (
     ),
     Fault("rows-reversed", "the rows of a sequence land in reverse order", "W", rows_reversed, "two query tokens"),
     Fault("rows-unwritten", "the last sequence's rows are not written", "W", last_sequence_unwritten),
+    Fault(
+        "later-tiles-unwritten",
+        "only the first tile of query tokens is written",
+        "W",
+        later_tiles_unwritten,
+        "a query longer than a tile",
+    ),
     Fault(
         "empty-rows-untouched",
         "rows that see no key are not written",

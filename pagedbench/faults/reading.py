@@ -175,6 +175,16 @@ def longest_length(program: AttentionProgram) -> AttentionProgram:
     return program.replace(first=first, last=last, k_slots=slots, v_slots=slots)
 
 
+def table_row_counted_without_empty_queries(program: AttentionProgram) -> AttentionProgram:
+    """The block table's row is counted among the sequences that have query tokens."""
+    facts = program.facts
+    if facts.table is None:
+        return program
+    asked = (facts.query_lens > 0).long()
+    slots = followed(program.k_slots[asked.cumsum(0) - asked], facts.block_size)
+    return _reslot(program, program.inside & (asked > 0)[:, None], slots)
+
+
 def k_one_slot_late(program: AttentionProgram) -> AttentionProgram:
     """K of the middle block is read one slot late, V is right."""
     late = (program.k_slots + 1) % max(program.facts.num_slots, 1)
@@ -252,6 +262,13 @@ FAULTS = (
         "W",
         table_row_of_another_sequence,
         "two sequences with keys of their own",
+    ),
+    Fault(
+        "table-row-without-empty-queries",
+        "sequences without query tokens are not counted in the row of the block table",
+        "W",
+        table_row_counted_without_empty_queries,
+        "a sequence without query tokens before one that has some",
     ),
     Fault(
         "block-id-16-bits",

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from pagedbench.faults.fault import Fault
-from pagedbench.faults.program import NO_SLOT, AttentionProgram
+from pagedbench.faults.program import NO_SLOT, AttentionProgram, visible_range
 from pagedbench.scenario.model import UNLIMITED
 
 Change = Callable[[AttentionProgram], AttentionProgram]
@@ -24,6 +24,14 @@ def causal_top_left(program: AttentionProgram) -> AttentionProgram:
     total = program.facts.total[program.facts.row_sequence]
     last = torch.minimum(program.facts.row_index + 1, total)
     return program.replace(first=torch.minimum(program.first, last), last=last)
+
+
+def aligned_by_the_longest_query(program: AttentionProgram) -> AttentionProgram:
+    """Every sequence is taken to have as many query tokens as the longest query (max_seqlen_q)."""
+    facts = program.facts
+    longest = torch.full_like(facts.query_lens, int(facts.query_lens.max()) if facts.batch else 0)
+    first, last = visible_range(replace(facts, query_lens=longest), facts.spec.causal, facts.spec.window_size)
+    return program.replace(first=first, last=last)
 
 
 def causal_ignored(program: AttentionProgram) -> AttentionProgram:
@@ -219,6 +227,13 @@ FAULTS = (
         causal_top_left,
         "causal, with query and key lengths that differ",
         "pytorch/pytorch #108108",
+    ),
+    Fault(
+        "causal-by-longest-query",
+        "the causal mask is aligned by the longest query (max_seqlen_q)",
+        "A",
+        aligned_by_the_longest_query,
+        "causal, with query lengths that differ",
     ),
     Fault("causal-ignored", "the causal mask is ignored", "W", causal_ignored, "causal, two query tokens"),
     Fault("causal-one-late", "the causal mask lets one future key through", "W", causal_one_late, "two query tokens"),

@@ -43,6 +43,20 @@ def _another_sequence(program: AttentionProgram, writes: WritePlan) -> torch.Ten
     return writes.k_slots.roll(-int(program.facts.query_lens[0]) if program.facts.batch > 1 else 0)
 
 
+def _reversed(program: AttentionProgram, writes: WritePlan) -> torch.Tensor:
+    """The first new token of a sequence goes where its last one belongs."""
+    facts = program.facts
+    back = facts.query_lens[facts.row_sequence] - 1 - 2 * facts.row_index
+    return writes.k_slots[torch.arange(len(writes.k_slots)) + back]
+
+
+def _running_on(program: AttentionProgram, writes: WritePlan) -> torch.Tensor:
+    """A sequence's new tokens go one after the other from the first one's slot on, whatever block follows."""
+    first = writes.k_slots[torch.arange(len(writes.k_slots)) - program.facts.row_index]
+    slots = (first + program.facts.row_index) % max(program.facts.num_slots, 1)
+    return torch.where(writes.k_slots == NO_SLOT, NO_SLOT, slots)
+
+
 def _past_the_pool(program: AttentionProgram, writes: WritePlan) -> torch.Tensor:
     """The last new token is written to the first slot after the pool."""
     slots = writes.k_slots.clone()
@@ -72,6 +86,7 @@ def stale_new_token(program: AttentionProgram) -> AttentionProgram:
 
 
 _APPENDS = "a decode step that appends"
+_SEVERAL = "an append of several tokens to a sequence"
 _TWO = "a decode step that appends to two sequences"
 
 FAULTS = (
@@ -79,6 +94,20 @@ FAULTS = (
     Fault("v-append-skipped", "the new tokens' V is not written", "U", v_append_skipped, _APPENDS),
     Fault("append-one-slot-late", "the new tokens are written one slot late", "U", _written_to(_one_late), _APPENDS),
     Fault("append-into-block-0", "the new tokens are written into block 0", "U", _written_to(_block_zero), _APPENDS),
+    Fault(
+        "append-reversed",
+        "the new tokens of a sequence are written in reverse order",
+        "U",
+        _written_to(_reversed),
+        _SEVERAL,
+    ),
+    Fault(
+        "append-runs-on",
+        "new tokens past the end of a block are written into the next physical one",
+        "U",
+        _written_to(_running_on),
+        f"{_SEVERAL}, past the end of a block",
+    ),
     Fault("append-k-v-swapped", "K and V of the new tokens are swapped", "U", k_v_swapped, _APPENDS),
     Fault(
         "append-into-another-sequence",

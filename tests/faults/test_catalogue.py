@@ -19,7 +19,8 @@ kv-head-modulo kv-head-off-by-one append-skipped append-one-slot-late append-int
 append-into-another-sequence append-past-the-pool stale-new-token longest-length empty-rows-divide-by-zero lse-base-2
 lse-finite-for-empty-rows lse-of-one-split tail-leaks rows-unwritten noise int32-overflow k-with-strides-of-v all-zeros
 mean-of-v softcap-after-mask v-from-the-k-pool v-channel-wrong k-scale-ignored v-scale-ignored v-scale-of-k
-sink-of-kv-head
+sink-of-kv-head append-reversed append-runs-on table-row-without-empty-queries causal-by-longest-query
+later-tiles-unwritten
 """.split()  # noqa: SIM905  # noqa: SIM905
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -18,14 +19,28 @@ from pagedbench.faults.diagnosis import diagnose
 from pagedbench.faults.effect import effect
 from pagedbench.faults.fault import Fault
 from pagedbench.faults.kernel import FaultyBackend
-from pagedbench.faults.program import program_for
+from pagedbench.faults.program import AttentionProgram, program_for
 from pagedbench.faults.scenarios import Trial, trials
+from pagedbench.faults.scoring import Change
 from pagedbench.runner.selftest import Power, context_for, power, right_program
 from pagedbench.tensors.call import Call
 from pagedbench.words import Verdict
 from tests.checks.kernels import Plain, RoundedSum
 from tests.checks.kernels import context as plain_context
 from tests.tensors.cells import docs_decode
+
+
+class Forgetful(FaultyBackend):
+    """Right but for three rows that it does not write, over memory that holds another number each time."""
+
+    def _run(self, call: Call) -> Output:
+        output = super()._run(call)
+        torch.empty_like(output.out).fill_(self.calls)  # what was freed last is what is handed out next
+        mine = torch.empty_like(output.out)
+        kept = [row for row in range(len(mine)) if row not in (0, 1, 6)]
+        mine[kept] = output.out[kept]
+        return Output(mine, output.lse)
+
 
 COSTLY = ("decode-high-ids", "decode-long")
 NEEDS_A_HUGE_POOL = "int32-overflow"
@@ -239,6 +254,15 @@ def test_noise_is_named_whichever_check_it_fell_on(verdict: Verdict) -> None:
     assert said.fault == "noise"
 
 
+def test_rows_that_nobody_wrote_are_no_noise_though_memory_differs_from_call_to_call() -> None:
+    """The first two rows of a batch and a stray one: no fault of the catalogue."""
+    right = context_for(next(trial for trial in trials() if trial.scenario.name == "ragged"), None, "cpu")
+    context = CheckContext(right.scenario, right.layout, Forgetful(), right.path, right.device)
+    found = diagnose(context, [CheckResult("unwritten", Verdict.NOT_WRITTEN)])
+    assert found
+    assert "noise" not in [said.fault for said in found]
+
+
 def test_when_time_is_up_what_explained_everything_so_far_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     fault = find_fault("last-key-missed")
     context = first_cell_that_shows(fault)
@@ -250,3 +274,48 @@ def test_when_time_is_up_what_explained_everything_so_far_is_named(monkeypatch: 
     named = diagnose(context, [failure], deadline=1.0)
     assert fault.name in [guess.fault for guess in named]
     assert all(guess.how == "agrees as far as there was time to ask" for guess in named)
+
+
+def only_where(change: Change, there: Callable[[AttentionProgram], torch.Tensor]) -> Fault:
+    """A fault in some rows of a kernel: what another kernel has in all of them."""
+
+    def changed(program: AttentionProgram) -> AttentionProgram:
+        faulty, rows = change(program), there(program)
+        return program.replace(
+            first=torch.where(rows, faulty.first, program.first), last=torch.where(rows, faulty.last, program.last)
+        )
+
+    return Fault("one-branch", "one branch is wrong", "W", changed)
+
+
+@pytest.mark.parametrize(
+    ("name", "there", "where"),
+    [
+        ("window-one-wide", lambda p: p.facts.row_index >= 16, "from query token 17 of a sequence on, "),
+        ("window-one-narrow", lambda p: p.facts.row_index < 16, "before query token 7 of a sequence, "),
+        (
+            "causal-one-early",
+            lambda p: p.facts.query_lens[p.facts.row_sequence] > 1,
+            "in sequences of 7 or more query tokens, ",
+        ),
+        (
+            "window-one-wide",
+            lambda p: p.facts.query_lens[p.facts.row_sequence] < 7,
+            "in sequences of fewer than 2 query tokens, ",
+        ),
+    ],
+)
+def test_a_fault_in_one_branch_or_tile_is_named_with_where_it_is(
+    name: str, there: Callable[[AttentionProgram], torch.Tensor], where: str
+) -> None:
+    """A prompt of 20 tokens, a chunk of 7 after 19 keys and a decode, with a window of 17: keys are below it from the
+    prompt's row 17 on, and for all others."""
+    trial = next(trial for trial in trials() if trial.scenario.name == "ragged-append")
+    fault = find_fault(name)
+    context = context_for(trial, only_where(fault.change, there), "cpu")
+    failure = first_failure(context)
+    assert failure is not None
+    (said,) = diagnose(context, [failure])
+    assert said.fault == name
+    assert said.sentence == f"{where}output matches the reference if {fault.sentence}; elsewhere it is right"
+    assert said.score < 1

@@ -180,3 +180,65 @@ def test_there_are_more_sequences_and_heads_than_a_block_of_threads_counts(every
     assert max(len(scenario.batch.query_lens) for scenario in everything) > 1024
     assert max(scenario.attention.num_heads for scenario in everything) > 128
     assert max(scenario.attention.num_kv_heads for scenario in everything) > 64
+
+
+TILE = 64
+
+
+@pytest.mark.parametrize("feature", ["window", "softcap", "sinks", "ALiBi", "fp8", "not causal", "narrower V"])
+def test_a_feature_meets_a_second_tile_of_query_tokens_and_of_keys(everything: list[Scenario], feature: str) -> None:
+    found = [s for s in everything if s.name.startswith("features-") and FEATURES[feature](s)]
+    assert any(max(s.batch.query_lens) > TILE and build_layout(s).max_seqlen_k > 2 * TILE for s in found)
+
+
+SEVERAL: dict[str, Callable[[Scenario], bool]] = {
+    "blocks of one slot": lambda s: (
+        s.cache.block_size == 1 and min(s.batch.cached_lens) < 128 < max(s.batch.cached_lens)
+    ),
+    "blocks of no power of two": lambda s: s.cache.block_size in (3, 48, 192),
+    "an interleaved pool": lambda s: s.cache.layout.form == "interleaved-kv",
+    "strides of its own": lambda s: s.cache.layout.k_stride != s.cache.layout.v_stride,
+    "a softmax scale of its own": lambda s: s.attention.softmax_scale not in (1.0, s.attention.head_dim**-0.5),
+    "a head dim that is no power of two": lambda s: s.attention.head_dim in (80, 96),
+    "a wide head dim": lambda s: s.attention.head_dim == 256,
+    "a group that is no power of two": lambda s: s.attention.group_size == 7,
+    "many heads": lambda s: s.attention.num_heads > 128,
+    "more sequences than a warp": lambda s: s.batch.size > 32 and min(s.batch.query_lens) > 1,
+    "large scores": lambda s: s.inputs.k.offset != 0,
+    "a shared prefix": lambda s: s.cache.placement == "shared-prefix",
+    "high block ids": lambda s: s.cache.placement == "high-ids",
+    "ALiBi without causality": lambda s: s.attention.alibi_slopes is not None and not s.attention.causal,
+    "no key without causality": lambda s: not s.attention.causal and not s.batch.append and 0 in s.batch.cached_lens,
+    "a forced number of splits": lambda s: s.attention.num_splits > 1 and build_layout(s).max_seqlen_k > 1024,
+    "a window on a long context": lambda s: s.attention.window_size[0] > 512 and build_layout(s).max_seqlen_k > 1024,
+    "an empty query beside it": lambda s: 0 in s.batch.query_lens,
+}
+
+
+@pytest.mark.parametrize("what", SEVERAL)
+def test_what_decode_meets_several_query_tokens_meet_as_well(everything: list[Scenario], what: str) -> None:
+    """Kernels have a path of their own for prompts and chunks."""
+    small = [s for s in everything if s.name.startswith(("edge-", "features-")) and s.batch.size]
+    assert any(SEVERAL[what](s) and max(s.batch.query_lens) > 2 for s in small)
+
+
+def test_whole_tiles_of_query_tokens_see_nothing_before_some_that_do(everything: list[Scenario]) -> None:
+    (scenario,) = of_document(everything, "edge-blind-tiles")
+    layout = build_layout(scenario)
+    seen = layout.visible_to > layout.visible_from
+    first, second, _ = layout.query_lens
+    assert not seen[:TILE].any()
+    assert seen[first - 1]
+    assert not seen[first : first + second].any()
+
+
+def test_a_window_hides_the_first_tile_that_is_read_for_some_of_its_rows(everything: list[Scenario]) -> None:
+    """Row 64 of the first sequence is key 134 and begins at key 115, in the tile from 64 on; row 127 begins at 178."""
+    scenario, _ = of_document(everything, "features-tiles-window")
+    layout = build_layout(scenario)
+    assert layout.visible_from[TILE] // TILE < layout.visible_from[2 * TILE - 1] // TILE
+
+
+def test_a_prompt_is_longer_than_two_tiles_of_any_size(everything: list[Scenario]) -> None:
+    (scenario,) = of_document(everything, "features-tiles-many")
+    assert max(scenario.batch.query_lens) > 2 * 256
