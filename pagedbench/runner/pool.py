@@ -295,6 +295,7 @@ class _Progress:
     def __init__(self, on_stage: Callable[[str], None]) -> None:
         self._on_stage = on_stage
         self._stage = _BEFORE
+        self._allowance = 0.0  # seconds that the stage may take beyond what every one may
         self._checks: list[CheckDict] = []
         self._verdict: CellRecord | None = None
 
@@ -305,18 +306,29 @@ class _Progress:
 
     def follow(self, worker: WorkerProcess, seconds_a_stage: float) -> tuple[CellRecord, bool]:
         """Listen until the cell is done: its record, and whether the worker is spent. Raises `WorkerGone`."""
-        allowance = 0.0
         while True:
-            reply = worker.receive(seconds_a_stage + allowance)
+            reply = worker.receive(seconds_a_stage + self._allowance)
+            try:
+                done = self._heard(reply)
+            except (KeyError, TypeError, UsageError):
+                worker.kill()
+                raise WorkerGone("sent what is no reply: something wrote into its channel to pagedbench") from None
+            if done is not None:
+                return done
             if reply["event"] == "stage":
-                self._stage, allowance = reply["name"], reply["allowance"]
                 self._on_stage(self._stage)
-            elif reply["event"] == "check":
-                self._checks.append(reply["result"])
-            elif reply["event"] == "verdict":
-                self._verdict = CellRecord.from_json(reply["record"])
-            else:
-                return CellRecord.from_json(reply["record"]), bool(reply["spent"])
+
+    def _heard(self, reply: Message) -> tuple[CellRecord, bool] | None:
+        """Take in a reply: the cell's record, and whether the worker is spent, with the last one."""
+        if reply["event"] == "stage":
+            self._stage, self._allowance = str(reply["name"]), float(reply["allowance"])
+        elif reply["event"] == "check":
+            self._checks.append(reply["result"])
+        elif reply["event"] == "verdict":
+            self._verdict = CellRecord.from_json(reply["record"])
+        else:
+            return CellRecord.from_json(reply["record"]), bool(reply["spent"])
+        return None
 
     def verdict_so_far(self, gone: WorkerGone) -> CellRecord | None:
         """The record of a cell that was judged, and took its worker down when it was asked again to explain itself."""

@@ -135,6 +135,30 @@ def test_of_long_output_the_last_whole_lines_are_kept(workers: Workers, tmp_path
     assert len(rest) > 100
 
 
+@pytest.mark.parametrize(
+    "forged", ['{"event": "done", "record": {}}', '{"no": "event"}', '{"event": "stage", "name": 1}']
+)
+def test_a_kernel_that_writes_into_its_workers_channel_costs_its_own_cell(
+    workers: Workers, tmp_path: Path, forged: str
+) -> None:
+    file = tmp_path / "forger.py"
+    file.write_text(
+        "import os, stat\n\n"
+        "def forger_decode(q):\n"
+        "    for fd in range(3, 64):\n"
+        "        try:\n"
+        "            if stat.S_ISFIFO(os.fstat(fd).st_mode):\n"
+        f"                os.write(fd, {forged.encode()!r} + b'\\n')\n"
+        "        except OSError:\n"
+        "            pass\n"
+        "    return q * 0\n"
+    )
+    record = judge(workers, f"{file}:forger_decode")
+    assert record.verdict is Verdict.CRASHED
+    assert "sent what is no reply" in record.message
+    assert judge(workers, "torch").verdict is Verdict.PASS
+
+
 def test_a_crash_while_explaining_does_not_take_the_verdict_back(workers: Workers, tmp_path: Path) -> None:
     """A kernel that is wrong, and aborts when it is asked too often: the diagnosis does that."""
     file = tmp_path / "touchy.py"
