@@ -55,11 +55,11 @@ def judge(context: CheckContext, output: Output, layout: BatchLayout, reference:
     own = reference is context.__dict__.get("reference")  # asking for it would make one
     budget = context.budget if own else None
     comparison = compare(output, reference, layout, context.scenario.attention, traits, budget)
-    leans = row_leans(comparison.values, reference, comparison.judged)
+    leans = row_leans(comparison.errors, reference, comparison.judged)
     summary = _Summary.of(comparison, leans)
     metrics = summary.metrics(reference)
     if summary.worst <= 1.0 and summary.worst_lse <= 1.0:
-        one_sided = lean_of(summary.lean, leans, comparison.values, reference, context.scenario, traits)
+        one_sided = lean_of(summary.lean, leans, comparison.errors, reference, context.scenario, traits)
         if one_sided is not None:
             said = sentence(*one_sided, context.scenario.attention.dtype)
             return CheckResult(check, Verdict.MISMATCH, said, (Finding(said),), metrics)

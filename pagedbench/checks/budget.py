@@ -31,7 +31,7 @@ DEVIATIONS = 5.0
 head dim of them. Roundings to nearest have a standard deviation of 0.8 u, so this is 6 of them: one row in 10⁹."""
 
 _FP32 = 2.0**-24
-_MMA_KEYS = 16  # that one product of tensor cores adds up in 16-bit dtypes
+MMA_KEYS = 16  # that one product of tensor cores adds up in 16-bit dtypes
 _SCORE_IN_FP32 = 2.0**-22
 _FP16_LEAST_HALF = 2.0**-25
 _BLIND_LSE_UNITS = 8.0  # of the sink alone: times log2 e, exp2, log2 and times ln 2, each rounded to fp32
@@ -107,7 +107,7 @@ def _blind_lse(reference: Reference) -> torch.Tensor:
 
 def _rounded_sum(reference: Reference, attention: Attention, unit_p: float) -> torch.Tensor:
     """What adding up weights, each rounded by itself, on tensor cores does to the logarithm of their sum: Σ p δ, with
-    |δ| ≤ 2 u, and the sum's own error: tensor cores cut off what an fp32 sum cannot hold, at every `_MMA_KEYS` keys.
+    |δ| ≤ 2 u, and the sum's own error: tensor cores cut off what an fp32 sum cannot hold, at every `MMA_KEYS` keys.
 
     The largest weight is 1 and has no error, so 2 u (1 − largest p) is the most. Independent roundings come to
     u √(Σ p²), which is far less where keys are many; not so where all weights lie within a few steps of 1, since
@@ -116,7 +116,7 @@ def _rounded_sum(reference: Reference, attention: Attention, unit_p: float) -> t
     most = -torch.log1p(-2 * unit_p * (1 - torch.exp(reference.peak - reference.lse)).clamp(min=0.0))
     independent = most.minimum(DEVIATIONS * unit_p * reference.p2.sqrt())
     of_weights = torch.where(weights_vary(reference, attention, unit_p), independent, most)
-    steps = (reference.visible.double()[:, None] / _MMA_KEYS - 1).clamp(min=0.0)
+    steps = (reference.visible.double()[:, None] / MMA_KEYS - 1).clamp(min=0.0)
     return of_weights + _FP32 * steps
 
 

@@ -32,12 +32,12 @@ class Distance:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Distances of the output and of the LSE (None where there is none); `values`, the output's rows that the oracle
-    answers for, `(rows, num_heads, head_dim_v)` fp64; which rows are `judged`, `(rows,)` bool, None for all."""
+    """Distances of the output and of the LSE (None where there is none); `errors`, the output's rows less the oracle's,
+    `(rows, num_heads, head_dim_v)` fp64; which rows are `judged`, `(rows,)` bool, None for all."""
 
     out: Distance
     lse: Distance | None
-    values: torch.Tensor
+    errors: torch.Tensor
     judged: torch.Tensor | None
 
 
@@ -56,17 +56,16 @@ def compare(
     rows = reference.rows
     budget = budget or row_budget(reference, attention, traits)
     judged = _judged(reference, layout, traits)
-    out = _rows(output.out, reference).to(torch.float64)
-    error = torch.linalg.vector_norm(out - reference.out, dim=-1)
-    distance = _distance(error, budget.out, judged)
+    errors = _rows(output.out, reference).to(torch.float64) - reference.out
+    distance = _distance(torch.linalg.vector_norm(errors, dim=-1), budget.out, judged)
     lse = output.lse
     if lse is None:
-        return Comparison(distance, None, out, judged)
+        return Comparison(distance, None, errors, judged)
     lse = lse if not reference.sampled else lse[rows]
     lse_error = (lse.to(torch.float64) - reference.lse).abs()
     both_empty = (lse == -torch.inf) & (reference.lse == -torch.inf)
     of_lse = _distance(lse_error.masked_fill(both_empty, 0.0), budget.lse, judged)
-    return Comparison(distance, of_lse, out, judged)
+    return Comparison(distance, of_lse, errors, judged)
 
 
 def _rows(values: torch.Tensor, reference: Reference) -> torch.Tensor:

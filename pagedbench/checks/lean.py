@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from pagedbench.backends.base import Traits
-from pagedbench.checks.budget import SLACK, UNIT, score_height, score_unit, weights_vary
+from pagedbench.checks.budget import MMA_KEYS, SLACK, UNIT, score_height, score_unit, weights_vary
 from pagedbench.oracle.reference import Reference
 from pagedbench.scenario.model import Attention, Scenario
 from pagedbench.tensors.bits import torch_dtype
@@ -29,19 +29,18 @@ _UNITS = 0.7
 """Half of what cutting off comes to in the mean, 1.4 u; rounding to nearest comes to 0."""
 
 _DEVIATIONS = 8.0
-_FP32 = 2.0**-23
-_MMA_KEYS = 16  # after each so many keys tensor cores cut off what the fp32 sum cannot hold
+_FP32 = 2.0**-23  # what tensor cores may cut off a sum, at every `MMA_KEYS` keys
 
 
-def row_leans(values: torch.Tensor, reference: Reference, judged: torch.Tensor | None) -> torch.Tensor:
+def row_leans(errors: torch.Tensor, reference: Reference, judged: torch.Tensor | None) -> torch.Tensor:
     """`(rows, num_heads)` fp64: each row's lean, NaN for rows that are not judged (`judged` `(rows,)`, None for all) or
-    are 0. `values` are the output's rows `(rows, num_heads, head_dim_v)` in fp64."""
-    found = _along(values - reference.out, reference)
+    are 0. `errors` are the output's rows less the oracle's, `(rows, num_heads, head_dim_v)` fp64."""
+    found = _along(errors, reference)
     return found if judged is None else torch.where(judged[:, None], found, torch.nan)
 
 
 def lean_of(
-    mean: float, leans: torch.Tensor, values: torch.Tensor, reference: Reference, scenario: Scenario, traits: Traits
+    mean: float, leans: torch.Tensor, errors: torch.Tensor, reference: Reference, scenario: Scenario, traits: Traits
 ) -> tuple[float, int] | None:
     """How far an output leans, and how many rows say so; None where a right kernel's may lean as far.
 
@@ -59,7 +58,7 @@ def lean_of(
     # Where an output's numbers are alike, the nearest of its dtype is on the same side of all of them.
     nearest = reference.out * (1 + math.copysign(drift, lean))
     nearest = nearest.to(torch_dtype(attention.dtype)).to(torch.float64)
-    beyond = float(_along(values - nearest, reference)[rows].mean())
+    beyond = float(_along(errors + reference.out - nearest, reference)[rows].mean())
     side = math.copysign(1.0, lean)
     return (lean, int(rows.sum())) if side * lean - drift > _UNITS * unit < side * beyond else None
 
@@ -96,7 +95,7 @@ def _of_one_direction(scenario: Scenario, traits: Traits) -> bool:
 def _drift(rows: torch.Tensor, reference: Reference, attention: Attention, traits: Traits) -> float:
     """What errors of scores, which all scores may share, and sums on tensor cores may come to in the mean of `rows`."""
     height = float(score_height(reference, attention, traits)[rows].mean())
-    return SLACK * score_unit(attention, traits) * height + _FP32 * int(reference.visible.max()) / _MMA_KEYS
+    return SLACK * score_unit(attention, traits) * height + _FP32 * int(reference.visible.max()) / MMA_KEYS
 
 
 def _beyond_chance(leans: torch.Tensor, unit: float) -> bool:

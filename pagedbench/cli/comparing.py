@@ -53,11 +53,12 @@ def compare(request: Request) -> int:
     if are_records(request.words):
         _refuse_idle(request, ("sweep", "layers", "json", "csv", "markdown", "plot"), "two files of records")
         return _compare_records(request.words, across=request.across)
-    if is_record(request.words):
+    shown_again = is_record(request.words)
+    if shown_again:
         _refuse_idle(request, ("sweep", "json"), "a file of comparisons that is shown again")
     files = OutputFiles(json=request.json, csv=request.csv, markdown=request.markdown, plot=request.plot)
     files.prepare(request.words)
-    if is_record(request.words):
+    if shown_again:
         records = read_comparisons(Path(request.words[0]))
         make_console().print(render(records, layers=request.layers))
         _write(request, records)

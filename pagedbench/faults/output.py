@@ -26,9 +26,7 @@ def combined_to_row_0(program: AttentionProgram) -> AttentionProgram:
 
 def rows_reversed(program: AttentionProgram) -> AttentionProgram:
     """The rows of a sequence land in reverse order."""
-    facts = program.facts
-    back = facts.query_lens[facts.row_sequence] - 1 - 2 * facts.row_index
-    return program.replace(out_row=program.out_row + back)
+    return program.replace(out_row=program.out_row[program.facts.mirror])
 
 
 def last_sequence_unwritten(program: AttentionProgram) -> AttentionProgram:

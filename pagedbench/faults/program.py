@@ -50,6 +50,12 @@ class Facts:
         return len(self.total)
 
     @property
+    def mirror(self) -> torch.Tensor:
+        """`(total_q,)` the query token that each is, counted from the end of its sequence."""
+        back = self.query_lens[self.row_sequence] - 1 - 2 * self.row_index
+        return torch.arange(len(self.row_index)) + back
+
+    @property
     def blocks(self) -> torch.Tensor:
         """`(batch,)` blocks that hold each sequence's keys."""
         return -(-self.total // self.block_size)

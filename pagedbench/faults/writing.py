@@ -45,9 +45,7 @@ def _another_sequence(program: AttentionProgram, writes: WritePlan) -> torch.Ten
 
 def _reversed(program: AttentionProgram, writes: WritePlan) -> torch.Tensor:
     """The first new token of a sequence goes where its last one belongs."""
-    facts = program.facts
-    back = facts.query_lens[facts.row_sequence] - 1 - 2 * facts.row_index
-    return writes.k_slots[torch.arange(len(writes.k_slots)) + back]
+    return writes.k_slots[program.facts.mirror]
 
 
 def _running_on(program: AttentionProgram, writes: WritePlan) -> torch.Tensor:

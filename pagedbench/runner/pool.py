@@ -310,7 +310,7 @@ class _Progress:
             reply = worker.receive(seconds_a_stage + self._allowance)
             try:
                 done = self._heard(reply)
-            except (KeyError, TypeError, UsageError):
+            except (KeyError, TypeError, ValueError, UsageError):
                 worker.kill()
                 raise WorkerGone("sent what is no reply: something wrote into its channel to pagedbench") from None
             if done is not None:

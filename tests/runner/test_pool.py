@@ -136,7 +136,13 @@ def test_of_long_output_the_last_whole_lines_are_kept(workers: Workers, tmp_path
 
 
 @pytest.mark.parametrize(
-    "forged", ['{"event": "done", "record": {}}', '{"no": "event"}', '{"event": "stage", "name": 1}']
+    "forged",
+    [
+        '{"event": "done", "record": {}}',
+        '{"no": "event"}',
+        '{"event": "stage", "name": 1}',
+        '{"event": "stage", "name": "x", "allowance": "long"}',
+    ],
 )
 def test_a_kernel_that_writes_into_its_workers_channel_costs_its_own_cell(
     workers: Workers, tmp_path: Path, forged: str
