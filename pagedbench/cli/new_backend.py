@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from pagedbench.errors import CannotWrite, UsageError
+from pagedbench.errors import UsageError
 
 
 def command(
@@ -21,6 +21,7 @@ def command(
 ) -> None:
     """Write a backend of your own: a decode kernel in plain torch that passes, ready to be replaced by yours."""
     from pagedbench.backends.scaffold import text
+    from pagedbench.results.store import write_text
 
     stem = name.removesuffix(".py")
     if not re.fullmatch(r"[A-Za-z_]\w*", stem) or keyword.iskeyword(stem):
@@ -33,10 +34,7 @@ def command(
         )
     if os.path.lexists(file) and not force:
         raise UsageError(f"{file} is there already", hint="choose another name, or --force to replace it")
-    try:
-        file.write_text(text(stem), encoding="utf-8")
-    except OSError as error:
-        raise CannotWrite(file, error.strerror) from error
+    write_text(file, text(stem))
     typer.echo(f"{file} is written. Try it:\n\n    pagedbench run docs-decode --backend {file}:{stem}_decode")
 
 

@@ -26,11 +26,16 @@ def command(
     """Write a script that shows the failure without pagedbench. Shrink the scenario first: the script is as long."""
     from pagedbench.backends.registry import parse_target
     from pagedbench.cli.naming import only_scenario
+    from pagedbench.cli.outputs import refuse_shared
     from pagedbench.errors import UsageError
     from pagedbench.layout.build import build_layout
+    from pagedbench.results.store import require_room, write_text
     from pagedbench.runner.repro import script
 
     first = only_scenario(scenario)
+    if output is not None:
+        refuse_shared({"output": output}, [scenario])
+        require_room(output)
     target = parse_target(backend)
     if target.backend is None:
         raise UsageError(f"{backend!r} names a path, no backend", f"say --path {backend}")
@@ -41,7 +46,7 @@ def command(
     if output is None:
         typer.echo(text, nl=False)
     else:
-        output.write_text(text, encoding="utf-8")
+        write_text(output, text)
         typer.echo(f"saved as {output}", err=True)
 
 

@@ -100,12 +100,19 @@ def _records(file: Path | None) -> Iterator[Callable[[Trialled], None]]:
     """Writes a record as each result is made, so that an interrupted run keeps what it had."""
     import json
 
+    from pagedbench.errors import CannotWrite
     from pagedbench.report.kill_matrix import record
+    from pagedbench.results.store import require_room
 
     if file is None:
         yield lambda result: None
         return
-    with file.open("w", encoding="utf-8", buffering=1) as stream:
+    require_room(file)
+    try:
+        stream = file.open("w", encoding="utf-8", buffering=1)
+    except OSError as error:
+        raise CannotWrite(file, error.strerror) from error
+    with stream:
         yield lambda result: print(json.dumps(record(result)), file=stream)
 
 

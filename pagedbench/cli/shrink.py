@@ -35,13 +35,19 @@ def command(
     from dataclasses import replace
 
     from pagedbench.cli.naming import only_scenario
+    from pagedbench.cli.outputs import refuse_shared
     from pagedbench.errors import UsageError
+    from pagedbench.results.store import require_room, write_text
     from pagedbench.runner.pool import WorkerOptions, Workers
     from pagedbench.runner.shrink import shrink
     from pagedbench.scenario.dump import dumps
     from pagedbench.words import ExitCode
 
     first = only_scenario(scenario)
+    name = f"{first.name.split('[')[0]}-shrunk"
+    file = output or Path(f"{name}.yaml")
+    refuse_shared({"output": file}, [scenario])
+    require_room(file)  # what is found takes minutes
     with Workers(WorkerOptions(device, timeout)) as workers:
         (target, *more) = workers.resolve([backend], [path] if path else [])
         if more or len(target.paths) != 1:
@@ -52,12 +58,11 @@ def command(
             raise typer.Exit(int(ExitCode.NOTHING_CHECKED))
         typer.echo(f"{first.name} on {target.name}:{target.paths[0]}: {wanted}; shrinking", err=True)
         found = shrink(first, lambda s: _verdict(workers, target, suite, s) is wanted, most=most)
-    name = f"{first.name.split('[')[0]}-shrunk"
     kernel = f"{Path(target.name).name}:{target.paths[0]}"
     about = f"The smallest form of {first.name} on which {kernel} still gives {wanted}."
-    file = output or Path(f"{name}.yaml")
-    file.write_text(dumps(replace(found.scenario, name=name, about=about)), encoding="utf-8")
-    typer.echo(file.read_text(encoding="utf-8"), nl=False)
+    text = dumps(replace(found.scenario, name=name, about=about))
+    write_text(file, text)
+    typer.echo(text, nl=False)
     typer.echo(f"{found.tried} scenarios tried, {found.kept} kept; saved as {file}", err=True)
 
 

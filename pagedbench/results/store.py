@@ -153,7 +153,7 @@ class RecordStore:
         """Raises `UsageError` where no file can be made, or another run is writing it: before a cell is judged."""
         if not is_stream(self.file):
             _refuse_second_writer(self.file)
-            _require_room(self.file)
+        require_room(self.file)
         return self
 
     def append(self, record: Record) -> None:
@@ -244,8 +244,11 @@ def _second_writer(file: Path) -> UsageError:
     return UsageError(f"another run is writing {file}", "wait for its end, or give this one a file of its own")
 
 
-def _require_room(file: Path) -> None:
-    """Raises `CannotWrite` where no file can be made beside `file`: before a run, not after its first cell."""
+def require_room(file: Path) -> None:
+    """Make the folder of a file that is to be written. Raises `CannotWrite` where no file can be made in it: before a
+    run, not after its first cell."""
+    if is_stream(file):
+        return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=file.parent):

@@ -48,6 +48,34 @@ def test_2_an_unknown_backend_with_the_nearest_name(command: Command) -> None:
     assert "hint: did you mean torch?" in ended.err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("shrink", "docs-decode", "--backend", "torch:decode", "--output", "file/x.yaml"),
+        ("repro", "docs-decode", "--backend", "torch:decode", "--output", "file/x.py"),
+        ("selftest", "--fault", "first-key-missed", "--jobs", "1", "--json", "file/x.jsonl"),
+        ("check", "docs-decode", "--csv", "file/x.csv"),
+    ],
+)
+def test_2_a_file_that_cannot_be_written(command: Command, words: tuple[str, ...]) -> None:
+    Path("file").write_text("no folder")
+    ended = command(*words)
+    assert (ended.code, ended.out) == (2, "")
+    assert f"error: cannot write {words[-1]}: " in ended.err
+    assert Path("file").read_text() == "no folder"
+
+
+@pytest.mark.parametrize("name", ["shrink", "repro"])
+def test_2_an_output_that_would_replace_the_scenario(command: Command, name: str) -> None:
+    command("check", scenarios=["right"])
+    (scenario,) = Path().glob("right.y*ml")
+    before = scenario.read_text()
+    ended = command(name, str(scenario), "--backend", "torch:decode", "--output", str(scenario))
+    assert ended.code == 2
+    assert "would overwrite" in ended.err
+    assert scenario.read_text() == before
+
+
 @pytest.mark.parametrize("wrong", [("no-such-scenario",), ("--backend", "torhc", "right.yaml")])
 def test_2_leaves_earlier_records_as_they_were(command: Command, wrong: tuple[str, ...]) -> None:
     command("check", "--json", "records.jsonl", scenarios=["right"])
