@@ -143,17 +143,20 @@ def _judge_once(
         sanitizer=request.sanitizer,
     )
     if store is not None:
-        _forget_outdated(store, cells, judging)
+        current = [cell.fingerprint(judging) for cell in cells]
+        _forget_outdated(store, cells, current, judging)
+        if request.resume:
+            kept = sum(fingerprint in done for fingerprint in current)
+            typer.echo(f"resumed: {kept} of {len(cells)} cells stay as they were judged before", err=True)
     with CellProgress(make_console(stderr=True), len(cells)) as progress:
         return run_cells(cells, team, judging, progress, store=store, done=done)
 
 
-def _forget_outdated(store: RecordStore, cells: Sequence[Cell], judging: JudgeOptions) -> None:
+def _forget_outdated(store: RecordStore, cells: Sequence[Cell], current: Sequence[str], judging: JudgeOptions) -> None:
     """Of cells that are judged again, since the kernel is another now, the earlier record goes: a report made from the
     file would show what is mended."""
-    current = {cell.fingerprint(judging) for cell in cells}
-    keys = {cell.key(judging) for cell in cells}
-    store.forget(lambda record: record.key in keys and record.fingerprint not in current)
+    keys, fingerprints = {cell.key(judging) for cell in cells}, set(current)
+    store.forget(lambda record: record.key in keys and record.fingerprint not in fingerprints)
 
 
 def conclude(result: RunResult, files: OutputFiles, gate: Gate) -> None:

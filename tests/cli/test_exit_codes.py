@@ -198,7 +198,8 @@ def test_resume_judges_only_what_is_missing_or_changed(command: Command) -> None
     records = Path("records.jsonl")
     command("check", "--json", records, scenarios=["right", "interrupted"])
     first = read_records(records)[0]
-    command("check", "--json", records, "--resume", scenarios=["right", "skipped"])
+    resumed = command("check", "--json", records, "--resume", scenarios=["right", "skipped"])
+    assert "resumed: 1 of 2 cells stay as they were judged before" in resumed.err
     assert [r.run == first.run for r in read_records(records)] == [True, False]
     command("check", "--json", records, "--resume", "--seed", 7, scenarios=["right"])
     assert read_records(records)[-1].seed == 7
