@@ -98,7 +98,7 @@ class FlashAttention2Backend(LibraryBackend):
             **_common(function, call),
             **paged,
         )
-        return _output(result, call)
+        return _output(result, call, call.max_seqlen_k)
 
     def decode(self, call: Call, plan: Any) -> Output:
         """`flash_attn_with_kvcache`, which appends in place."""
@@ -116,7 +116,7 @@ class FlashAttention2Backend(LibraryBackend):
             **{named(function, "block_table", "page_table") or "block_table": call.block_table},
             **_common(function, call),
         )
-        return _output(result, call)
+        return _output(result, call, call.block_table.shape[1] * call.spec.block_size)
 
 
 def _common(function: Any, call: Call) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _common(function: Any, call: Call) -> dict[str, Any]:
     return accepted(function, values)
 
 
-def _output(result: Any, call: Call) -> Output:
+def _output(result: Any, call: Call, longest: int) -> Output:
     out, lse = result[0], result[1]
     shape = (call.spec.total_q, call.spec.num_heads, call.spec.head_dim_v)
-    return Output(out.reshape(shape), lambda: lse_forms.flash_attention_2(lse, call))
+    return Output(out.reshape(shape), lambda: lse_forms.flash_attention_2(lse, call, longest))

@@ -30,6 +30,7 @@ from pagedbench.words import AttnPath
 
 SPLITTING = {10, 11}  # compute capabilities (major) whose kernels can split keys
 WITHOUT_BLOCK_TABLE = {8, 12}
+HOPPER_SHARED_KB = 227  # of shared memory a block of threads may have
 
 
 class FlashAttention4Backend(LibraryBackend):
@@ -81,6 +82,10 @@ class FlashAttention4Backend(LibraryBackend):
             yield f"a block table: {self.title} has no paged kernel for compute capability {major}.x, varlen only"
         if major in {10, 11} and max(dims) > 128 and dims not in {(192, 128), (256, 256)}:
             yield f"head dims {dims}: {self.title} takes up to 128, (192, 128) and (256, 256) on Blackwell"
+        shared = _hopper_shared_kb(spec)
+        if major == 9 and shared > HOPPER_SHARED_KB:
+            short = f"needs {shared} KB of shared memory, of {HOPPER_SHARED_KB} here"
+            yield f"head dims {dims}: {self.title}'s tile {short}"
         tile = _tile_keys(spec, major)
         if spec.path is AttnPath.PAGED_VARLEN and spec.block_size != tile and any(dim % 16 for dim in dims):
             odd = next(dim for dim in dims if dim % 16)
@@ -148,3 +153,13 @@ def _tile_keys(spec: CallSpec, major: int) -> int:
     if spec.head_dim <= 192:
         return 96 if local else 128 if spec.head_dim_v <= 128 else 112
     return 64 if local else 80
+
+
+def _hopper_shared_kb(spec: CallSpec) -> int:
+    """KB of shared memory of the same kernel in 16 bits: a tile of queries, two of K and V each, and where weights do
+    not stay in registers, those. It chooses its tile by the head dim of K; a wide V may not fit beside it, and then the
+    launch fails with «CUDA Error Code: 1»."""
+    keys, rows = _tile_keys(spec, 9), 192 if spec.head_dim <= 96 else 128
+    dim, dim_v = (-(-width // 16) * 16 for width in (spec.head_dim, spec.head_dim_v))
+    weights = rows * keys if 64 < spec.head_dim <= 96 else 0
+    return 2 * (rows * dim + 2 * keys * (dim + dim_v) + weights) // 1024

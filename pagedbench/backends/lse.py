@@ -32,13 +32,20 @@ def flashinfer(lse: torch.Tensor) -> torch.Tensor:
     return torch.where(lse < -49_900.0, -math.inf, lse * math.log(2.0))
 
 
-def without_alibi_shift(lse: torch.Tensor, call: Call) -> torch.Tensor:
-    """FlashAttention-2 adds `slope * j` for key j where it is causal without a window: `slope * position` too much."""
-    if call.alibi_slopes is None or not call.spec.causal or call.spec.windowed:
+def flash_attention_2(lse: torch.Tensor, call: Call, longest: int) -> torch.Tensor:
+    """The form of FlashAttention-2 and its descendants: heads first, +inf for empty rows, shifted by ALiBi.
+
+    `longest` is the length, in keys, by which the library tells whether a window hides any: `max_seqlen_k`, or what a
+    row of the block table can hold.
+    """
+    return _without_alibi_shift(empty_rows(from_heads_first(lse, call), call), call, longest)
+
+
+def _without_alibi_shift(lse: torch.Tensor, call: Call, longest: int) -> torch.Tensor:
+    """Its causal kernels add `slope * j` for key j, which is `slope * position` too much; its local ones, which it
+    takes for a window shorter than the longest sequence, add what they should."""
+    left, right = call.spec.window_size
+    causal = (call.spec.causal or right == 0) and not 0 <= left < longest
+    if call.alibi_slopes is None or not causal:
         return lse
     return lse - query_positions(call)[:, None] * call.alibi_slopes.float()
-
-
-def flash_attention_2(lse: torch.Tensor, call: Call) -> torch.Tensor:
-    """The form of FlashAttention-2 and its descendants: heads first, +inf for empty rows, shifted by ALiBi."""
-    return without_alibi_shift(empty_rows(from_heads_first(lse, call), call), call)

@@ -2,7 +2,7 @@
 
 `python -m pagedbench.backends.probe BACKEND DEVICE` reads the features and paths to try from stdin, and prints one JSON
 line for each; `probe` reads them, and goes on behind one that crashed. Claims are ignored: what is refused is tried.
-Most of the time goes into compiling, so `probe_all` has several backends' processes side by side.
+Most of the time goes into compiling, so `probe_all` has many processes side by side, several of one that compiles.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from queue import SimpleQueue
 
 from pagedbench.backends.base import Backend
 from pagedbench.backends.features import FEATURES, Feature
@@ -24,6 +27,10 @@ from pagedbench.words import AttnPath, Verdict, worst
 TIMEOUT = 120.0
 CHECKS = ("accuracy", "cache-update")
 LINE = "trial: "  # libraries print to stdout, too
+CORES_A_PROCESS = 4  # which a process that compiles keeps busy, about
+
+Todo = Sequence[tuple[str, str]]
+"""Features and paths to try, by name."""
 
 
 @dataclass(frozen=True)
@@ -41,40 +48,123 @@ class Trial:
         return self.verdict == Verdict.PASS.value
 
 
+def trials_of(backend: Backend) -> Todo:
+    """Every feature on every path of a backend on which it makes sense."""
+    return [(feature.name, path.value) for feature in FEATURES for path in feature.paths(backend)]
+
+
+def probe_all(chosen: Sequence[Backend], device: str) -> Generator[tuple[Backend, Trial], None, None]:
+    """Try everything on several backends, as many processes at a time as there are CPU cores; each trial as it ends.
+
+    Closed early, it ends the processes that still run.
+    """
+    cores = max(os.cpu_count() or 1, 2)
+    pieces = [(backend, piece) for backend in chosen for piece in _pieces(backend, cores // CORES_A_PROCESS)]
+    found: SimpleQueue[tuple[Backend, Trial] | BaseException | None] = SimpleQueue()
+    running = _Running()
+
+    def work(backend: Backend, piece: Todo) -> None:
+        try:
+            for trial in _probe(backend, device, piece, running):
+                found.put((backend, trial))
+            found.put(None)
+        except BaseException as error:  # raised where the trials are asked for
+            found.put(error)
+
+    threads = ThreadPoolExecutor(cores)
+    try:
+        for piece in pieces:
+            threads.submit(work, *piece)
+        left = len(pieces)
+        while left:
+            said = found.get()
+            if isinstance(said, BaseException):
+                raise said
+            if said is None:
+                left -= 1
+            else:
+                yield said
+    finally:
+        running.end()
+        threads.shutdown(cancel_futures=True)
+
+
 def probe(backend: Backend, device: str) -> Iterator[Trial]:
-    """Try every feature on every path of a backend; a crash or a time-out costs one trial."""
-    todo = [(feature.name, path.value) for feature in FEATURES for path in feature.paths(backend)]
-    while todo:
-        trials, ended = _run(backend, device, todo)
-        yield from trials
-        todo = todo[len(trials) :]
-        if todo:
+    """Try everything on one backend, in order, in one process at a time."""
+    yield from _probe(backend, device, trials_of(backend), _Running())
+
+
+def _pieces(backend: Backend, most: int) -> list[Todo]:
+    """A backend's trials, dealt out by feature where it compiles: paths share what is compiled."""
+    names = list(dict.fromkeys(feature for feature, _ in trials_of(backend)))
+    count = max(min(most, len(names)), 1) if backend.traits.compile_seconds else 1
+    dealt = [set(names[i::count]) for i in range(count)]
+    return [[one for one in trials_of(backend) if one[0] in hand] for hand in dealt]
+
+
+@dataclass
+class _Running:
+    """The processes at work, from several threads."""
+
+    processes: set[subprocess.Popen[str]] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    ended: bool = False
+
+    def start(self, command: Sequence[str]) -> subprocess.Popen[str] | None:
+        """Start one; None once `end` was called."""
+        with self.lock:
+            if self.ended:
+                return None
+            pipe = subprocess.PIPE
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+            self.processes.add(process)
+            return process
+
+    def end(self) -> None:
+        """Kill what runs, and start no more."""
+        with self.lock:
+            self.ended = True
+            for process in self.processes:
+                process.kill()
+
+
+def _probe(backend: Backend, device: str, todo: Todo, running: _Running) -> Iterator[Trial]:
+    """The trials asked for, each as it ends; a crash or a time-out costs one."""
+    command = [sys.executable, "-m", "pagedbench.backends.probe", backend.source, device]
+    while todo and (process := running.start(command)) is not None:
+        allowed = TIMEOUT + backend.traits.compile_seconds * len(todo)
+        late = threading.Event()
+        timer = threading.Timer(allowed, _overdue, (process, late))
+        timer.start()
+        done = 0
+        try:
+            for trial in _asked(process, todo):
+                done += 1
+                yield trial
+        finally:
+            timer.cancel()
+        todo = todo[done:]
+        if todo and not running.ended:
             (feature, path), *todo = todo
+            ended = f"no answer within {allowed:g} s" if late.is_set() else _how(process.returncode)
             yield Trial(feature, path, Verdict.CRASHED.value, ended)
 
 
-def probe_all(chosen: Sequence[Backend], device: str) -> Iterator[tuple[Backend, list[Trial]]]:
-    """Probe several backends, as many at a time as there are CPU cores; each with its trials once it is done."""
-    with ThreadPoolExecutor(max(os.cpu_count() or 1, 2)) as threads:
-        probes = {threads.submit(lambda one: list(probe(one, device)), backend): backend for backend in chosen}
-        for done in as_completed(probes):
-            yield probes[done], done.result()
+def _asked(process: subprocess.Popen[str], todo: Todo) -> Iterator[Trial]:
+    """What a process answers, until it ends."""
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(BrokenPipeError), process.stdin as asked:  # it may have ended before it read
+            json.dump(list(todo), asked)
+        for line in process.stdout:
+            if line.startswith(LINE):
+                yield Trial(**json.loads(line.removeprefix(LINE)))
 
 
-def _run(backend: Backend, device: str, todo: Sequence[tuple[str, str]]) -> tuple[list[Trial], str]:
-    """The trials that one process gets through, and how it ended."""
-    command = [sys.executable, "-m", "pagedbench.backends.probe", backend.source, device]
-    allowed = TIMEOUT + backend.traits.compile_seconds * len(todo)
-    try:
-        done = subprocess.run(
-            command, input=json.dumps(todo), capture_output=True, text=True, timeout=allowed, check=False
-        )
-        printed, ended = done.stdout, _how(done.returncode)
-    except subprocess.TimeoutExpired as late:
-        printed = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
-        ended = f"no answer within {allowed:g} s"
-    lines = [line.removeprefix(LINE) for line in printed.splitlines() if line.startswith(LINE)]
-    return [Trial(**json.loads(line)) for line in lines], ended
+def _overdue(process: subprocess.Popen[str], late: threading.Event) -> None:
+    late.set()
+    process.kill()
 
 
 def _how(code: int) -> str:

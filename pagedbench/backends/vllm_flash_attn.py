@@ -121,4 +121,4 @@ class VllmFlashAttentionBackend(LibraryBackend):
             **accepted(function, optional),
             **plan,
         )
-        return Output(out, lambda: lse_forms.flash_attention_2(lse, call))
+        return Output(out, lambda: lse_forms.flash_attention_2(lse, call, call.max_seqlen_k))

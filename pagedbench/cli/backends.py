@@ -36,9 +36,10 @@ def command(
     where = _device(device)
     asked = list(dict.fromkeys(names or backend_names()))
     reports = ask(asked, where)
+    ended_by = 0
     if probe:
         there = [name for name, report in zip(asked, reports, strict=True) if report.available]
-        trials = _trials(there, where)
+        trials, ended_by = _trials(there, where)
         reports = [_probed(report, trials.get(report.name, [])) for report in reports]
     if json:
         _print_json(reports)
@@ -47,6 +48,10 @@ def command(
             print_out(detail(report))
     else:
         print_out(overview(reports, where))
+    if ended_by:
+        from pagedbench.cli.comparing import SIGNAL_EXIT
+
+        raise typer.Exit(SIGNAL_EXIT + ended_by)
 
 
 def _device(asked: str) -> str:
@@ -59,22 +64,40 @@ def _device(asked: str) -> str:
     return asked if asked != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _trials(there: Sequence[str], device: str) -> dict[str, list[Trial]]:
-    """What the probes of those that are there found, by backend, with their progress on stderr."""
+def _trials(there: Sequence[str], device: str) -> tuple[dict[str, list[Trial]], int]:
+    """What the probes of those that are there found, by backend, and the signal that ended them early, or 0."""
+    import signal
+    from contextlib import closing
+
     from rich.console import Console
-    from rich.progress import track
 
-    from pagedbench.backends.probe import probe_all
+    from pagedbench.backends.probe import probe_all, trials_of
     from pagedbench.backends.registry import find_backend
+    from pagedbench.cli.progress import TrialProgress
+    from pagedbench.runner.session import Interrupted, sigterm_interrupts
 
-    done = track(
-        probe_all([find_backend(name) for name in there], device),
-        description=f"probing {len(there)} backends",
-        total=len(there),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    return {backend.name: trials for backend, trials in done}
+    chosen = [find_backend(name) for name in there]
+    planned = sum(len(trials_of(backend)) for backend in chosen)
+    found: dict[str, list[Trial]] = {}
+    ended_by = 0
+    try:
+        with (
+            sigterm_interrupts(),
+            TrialProgress(Console(stderr=True), planned) as progress,
+            closing(probe_all(chosen, device)) as trials,
+        ):
+            for backend, trial in trials:
+                found.setdefault(backend.name, []).append(trial)
+                progress.end(f"{backend.name}:{trial.path} {trial.feature} {trial.verdict}")
+    except Interrupted:
+        ended_by = signal.SIGTERM
+    except KeyboardInterrupt:
+        ended_by = signal.SIGINT
+    if ended_by:
+        done = sum(map(len, found.values()))
+        name = signal.Signals(ended_by).name
+        typer.echo(f"interrupted by {name}: {done} of {planned} trials were made; the others are claims", err=True)
+    return found, ended_by
 
 
 def _probed(report: BackendReport, trials: Sequence[Trial]) -> BackendReport:

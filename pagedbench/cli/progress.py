@@ -105,3 +105,14 @@ class ComparisonProgress(_Bar):
         self._end(record.scenario)
         if self._store is not None:
             self._store.append(record)
+
+
+class TrialProgress(_Bar):
+    """For a probe of so many features and paths."""
+
+    def __init__(self, console: Console, trials: int) -> None:
+        super().__init__(console, trials, "trials")
+
+    def end(self, last: str) -> None:
+        """One is done."""
+        self._end(last)

@@ -36,6 +36,7 @@ _UNDECLARED = {
     "sum_of_rounded_weights": "divides by the sum of weights that were rounded to {dtype}",
     "score_rounding": "rounds its scores to {dtype}",
 }
+_MATCHES, _RAISES = "output matches the reference if", "it raises where a kernel would if"
 _FEW = 8  # numbers that may have few bits by chance
 # Other cuts of the keys change roundings: a row that leaves its budget by more than this has another cause.
 _MOST_OF_SPLITS = 10.0
@@ -138,7 +139,13 @@ def _behaviour(context: CheckContext, failed: Sequence[CheckResult], deadline: f
         found = _compare(context, probes_for(context), deadline)
         return found if _explained(found) else _noise(context) or found
     except Exception:  # the backend raises where it is only asked again: then that is what there is to explain
-        return _compare(context, raising_probes(), deadline)
+        return _raising(context, deadline)
+
+
+def _raising(context: CheckContext, deadline: float) -> list[Diagnosis]:
+    """What raises is explained by a fault that does on the same tables. There is no output that could match."""
+    found = _compare(context, raising_probes(), deadline)
+    return [replace(guess, sentence=guess.sentence.replace(_MATCHES, _RAISES)) for guess in found]
 
 
 def _unstable(context: CheckContext, failed: Sequence[CheckResult]) -> list[Diagnosis]:
@@ -280,7 +287,7 @@ def _with_backend(context: CheckContext, fault: Fault | None) -> CheckContext:
 def _named(suspect: _Suspect, how: str, rank: int) -> Diagnosis:
     """A hypothesis that survived; from the second on, one that does the same on this batch."""
     report = f"; reported as {suspect.fault.report}" if suspect.fault.report else ""
-    opening = "output matches the reference if" if rank == 0 else "which here is the same as if"
+    opening = _MATCHES if rank == 0 else "which here is the same as if"
     return Diagnosis(suspect.fault.name, f"{opening} {suspect.fault.sentence}{report}", 1.0, how)
 
 
@@ -295,7 +302,7 @@ def _nearest(context: CheckContext, dropped: Sequence[_Suspect]) -> list[Diagnos
     if where is None:
         sentence = f"no fault of the catalogue explains all of it; nearest: {best.fault.sentence}"
     else:
-        sentence = f"{where}, output matches the reference if {best.fault.sentence}; elsewhere it is right"
+        sentence = f"{where}, {_MATCHES} {best.fault.sentence}; elsewhere it is right"
         how += f", and would be wrong in {int(quiet.sum())} that are right"
     return [Diagnosis(best.fault.name, sentence, best.explained / (best.asked + int(quiet.sum())), how)]
 

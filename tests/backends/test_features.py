@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from pagedbench.backends import probe as probing
 from pagedbench.backends.base import Backend
 from pagedbench.backends.features import FEATURES, Feature, claim
 from pagedbench.backends.files import load_backend
-from pagedbench.backends.probe import Trial, probe, probe_all, try_feature
+from pagedbench.backends.probe import Todo, Trial, probe, probe_all, trials_of, try_feature
 from pagedbench.backends.registry import find_backend
+from pagedbench.cli.app import app
 from pagedbench.words import AttnPath
 
 BY_NAME = {feature.name: feature for feature in FEATURES}
@@ -86,14 +90,63 @@ def test_a_probe_says_which_signal_ended_its_process(mine: str) -> None:
 def test_backends_probed_side_by_side_keep_their_own_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     both_there = threading.Barrier(2, timeout=30)  # breaks, and fails the test, where one waits for the other's end
 
-    def slow(backend: Backend, device: str) -> Iterator[Trial]:
+    def slow(backend: Backend, device: str, todo: Todo, running: object) -> Iterator[Trial]:
         both_there.wait()
         yield Trial("bfloat16", "decode", "PASS", backend.name)
 
-    monkeypatch.setattr(probing, "probe", slow)
-    chosen = [find_backend("torch"), find_backend("triton")]
-    found = {backend.name: [trial.message for trial in trials] for backend, trials in probe_all(chosen, "cpu")}
-    assert found == {"torch": ["torch"], "triton": ["triton"]}
+    monkeypatch.setattr(probing, "_probe", slow)
+    chosen = [find_backend("torch"), find_backend("transformers")]
+    found = {(backend.name, trial.message) for backend, trial in probe_all(chosen, "cpu")}
+    assert found == {("torch", "torch"), ("transformers", "transformers")}
+
+
+def test_what_compiles_is_dealt_out_by_feature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With paths that share what is compiled in one process, and nothing twice or left out."""
+    asked: list[tuple[str, Todo]] = []
+
+    def note(backend: Backend, device: str, todo: Todo, running: object) -> Iterator[Trial]:
+        asked.append((backend.name, todo))
+        return iter(())
+
+    monkeypatch.setattr(probing, "_probe", note)
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    chosen = [find_backend("torch"), find_backend("flex")]
+    assert list(probe_all(chosen, "cpu")) == []
+    assert [name for name, _ in asked].count("torch") == 1
+    pieces = [todo for name, todo in asked if name == "flex"]
+    assert len(pieces) == 4
+    assert sorted(one for todo in pieces for one in todo) == sorted(trials_of(find_backend("flex")))
+    features = [{feature for feature, _ in todo} for todo in pieces]
+    assert sum(map(len, features)) == len(set().union(*features))
+
+
+def test_a_probe_that_is_left_ends_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = tmp_path / "pid"
+    stuck = KERNEL.replace(
+        "os._exit(3)", f"open({str(pid)!r}, 'w').write(str(os.getpid())); __import__('time').sleep(600)"
+    )
+    file = tmp_path / "mine.py"
+    file.write_text(stuck)
+    monkeypatch.setattr(probing, "FEATURES", tuple(BY_NAME[name] for name in ("bfloat16", "sinks", "ALiBi")))
+    trials = probe_all([load_backend(str(file))], "cpu")
+    assert next(trials)[1].works
+    while not (pid.exists() and pid.read_text()):
+        time.sleep(0.05)
+    trials.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+def test_an_interrupted_probe_shows_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(chosen: object, device: str) -> Generator[tuple[Backend, Trial], None, None]:
+        yield find_backend("torch"), Trial("softcap", "decode", "MISMATCH", "off")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(probing, "probe_all", interrupted)
+    result = CliRunner().invoke(app, ["backends", "torch", "--probe", "--device", "cpu"])
+    assert result.exit_code == 130
+    assert "interrupted by SIGINT: 1 of" in result.stderr
+    assert "decode is claimed, and fails: MISMATCH off" in " ".join(result.stdout.split())
 
 
 def test_a_backend_that_raises_when_asked_has_nothing_to_offer() -> None:

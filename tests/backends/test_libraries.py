@@ -254,6 +254,21 @@ def test_fa4_takes_odd_head_dims_in_blocks_of_its_tile(
         assert f"or blocks of {tile} keys" in reason
 
 
+@pytest.mark.parametrize(
+    ("dims", "fits"), [((192, 128), True), ((192, 256), False), ((96, 192), False), ((128, 256), True)]
+)
+def test_fa4_refuses_a_v_that_does_not_fit_beside_its_tile(
+    use: Any, monkeypatch: pytest.MonkeyPatch, dims: tuple[int, int], fits: bool
+) -> None:
+    """It chooses tiles by the head dim of K; on Hopper the launch fails where V is too wide for them."""
+    use(fakes.flash_attn_4, make(HALF, V))
+    monkeypatch.setattr(flash_attn_4, "compute_capability", lambda: (9, 0))
+    wide = replace(HALF, head_dim=dims[0], head_dim_v=dims[1])
+    for path in (V, P):
+        reason = FlashAttention4Backend().unsupported(_spec(wide, path))
+        assert reason is None if fits else "KB of shared memory, of 227 here" in (reason or "")
+
+
 def test_torch_varlen_says_causal_by_its_window(use: Any) -> None:
     seen = _seen(use, TORCH, torch_2_13, make(RAGGED, AttnPath.PAGED_VARLEN))
     assert (seen["window_size"], seen["enable_gqa"], seen["num_splits"]) == ((-1, 0), True, None)
@@ -264,15 +279,35 @@ def test_torch_varlen_says_causal_by_its_window(use: Any) -> None:
     assert (seen["window_size"], seen["num_splits"]) == ((4, 0), 2)
 
 
-def test_alibi_of_fa2_is_brought_back_to_distances(use: Any) -> None:
-    """Causal FlashAttention-2 adds slope * j where the definition subtracts slope * (position - j)."""
+# Window, whether causal, and whether FlashAttention-2 then runs its causal kernel; the longest sequence has 6 keys.
+ALIBI_KERNELS = [((-1, -1), True, True), ((5, 0), True, False), ((6, 0), True, True), ((6, 0), False, True)]
+
+
+@pytest.mark.parametrize(("window", "causal", "shifts"), ALIBI_KERNELS)
+def test_alibi_of_fa2_is_brought_back_to_distances(
+    use: Any, window: tuple[int, int], causal: bool, shifts: bool
+) -> None:
+    """Causal FlashAttention-2 adds slope * j where the definition subtracts slope * (position - j); its kernel for
+    windows does not, but it takes one that reaches as far as the longest sequence for none."""
     batch = replace(HALF, query_lens=(2, 3), cached_lens=(4, 0), alibi=tuple(2.0**-i for i in range(8)))
-    made = make(batch, AttnPath.VARLEN)
+    made = make(replace(batch, window_size=window, causal=causal), AttnPath.VARLEN)
     recorder = use(fakes.flash_attn_2, made)
     positions = torch.tensor([4, 5, 0, 1, 2])
-    shifted = made.lse.float() + positions[:, None] * torch.tensor(batch.alibi)
+    shifted = made.lse.float() + shifts * positions[:, None] * torch.tensor(batch.alibi)
     recorder.lse = lambda **_: shifted.t().clone()
     assert_answer(run(FlashAttention2Backend(), made), made)
+
+
+def test_fa2_measures_a_window_in_decode_by_the_table(use: Any) -> None:
+    """Its kvcache function is not told the longest sequence: it takes what a row of the table can hold."""
+    batch = replace(HALF, query_lens=(1, 1), cached_lens=(4, 0), alibi=tuple(2.0**-i for i in range(8)))
+    for window, shifts in ((6, False), (511, False), (512, True)):
+        made = make(replace(batch, window_size=(window, 0)), AttnPath.DECODE)
+        recorder = use(fakes.flash_attn_2, made)
+        assert made.call.block_table.shape[1] == 512 // HALF.block_size
+        shifted = made.lse.float() + shifts * torch.tensor([[4], [0]]) * torch.tensor(batch.alibi)
+        recorder.lse = lambda shifted=shifted, **_: shifted[:, :, None].clone()
+        assert_answer(run(FlashAttention2Backend(), made), made)
 
 
 def test_flashinfer_lists_blocks(use: Any) -> None:
