@@ -54,7 +54,8 @@ def command(
             raise UsageError(f"{backend} has the paths {', '.join(target.paths)}", "choose one with --path")
         wanted = _verdict(workers, target, suite, first)
         if not wanted.is_wrong and not wanted.is_undecided:
-            typer.echo(f"{first.name} does not fail on {target.name}:{target.paths[0]}: {wanted}")
+            more_checks = "" if suite == "full" else f" in the suite {suite}; --suite full has more checks"
+            typer.echo(f"{first.name} does not fail on {target.name}:{target.paths[0]}: {wanted}{more_checks}")
             raise typer.Exit(int(ExitCode.NOTHING_CHECKED))
         typer.echo(f"{first.name} on {target.name}:{target.paths[0]}: {wanted}; shrinking", err=True)
         found = shrink(first, lambda s: _verdict(workers, target, suite, s) is wanted, most=most)

@@ -193,7 +193,7 @@ def _without_two_sides(key: Key, new: list[CellRecord], old: list[CellRecord]) -
     if judged_now:
         return CellChange(key, "new", "not judged in the baseline")
     if judged_then:
-        reason = f": {new[0].message}" if new else ""
+        reason = f": {new[0].message}" if new else "; judge its backend and path, too, or save the baseline without it"
         return CellChange(key, "gone", f"judged in the baseline, but not now{reason}")
     return CellChange(key, "not compared", "judged on neither side")
 

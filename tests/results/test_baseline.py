@@ -61,6 +61,10 @@ def test_a_cell_that_failed_before_is_no_regression_and_its_repair_is_told() -> 
 def test_a_cell_that_is_no_longer_judged_is_missing_and_a_new_one_is_new() -> None:
     gone = compare_records([record(Verdict.SKIPPED, message="not installed")], [record()])
     assert [c.reason for c in gone.missing] == ["judged in the baseline, but not now: not installed"]
+    other = compare_records([record(backend="triton")], [record()])
+    assert [c.reason for c in other.missing] == [
+        "judged in the baseline, but not now; judge its backend and path, too, or save the baseline without it"
+    ]
     assert compare_records([record()], [record(Verdict.SKIPPED)]).changes[0].change == "new"
 
 

@@ -69,6 +69,7 @@ def test_a_right_kernel_exits_0_and_a_wrong_one_1(tmp_path: Path, wanted: Scenar
     right, wrong = (start(tmp_path, wanted, function, more) for function in ("my_varlen", "wrong_varlen"))
     told = right.communicate(timeout=100)[0]
     assert right.returncode == 0, told
+    assert told.splitlines()[-1].startswith("nothing wrong in this one call"), "what it cannot show, it says"
     told = wrong.communicate(timeout=100)[0]
     assert wrong.returncode == 1, told
     assert "WRONG" in told
