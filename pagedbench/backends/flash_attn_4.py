@@ -8,6 +8,7 @@ elsewhere its own choice of more than one ends in an assertion, so that it is 1 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,6 +31,9 @@ from pagedbench.words import AttnPath
 
 SPLITTING = {10, 11}  # compute capabilities (major) whose kernels can split keys
 WITHOUT_BLOCK_TABLE = {8, 12}
+CUBIC_EXP = (
+    2.0**-13
+)  # relative error of the polynomial that computes some exponentials on Blackwell (`ex2_emulation_2`)
 HOPPER_SHARED_KB = 227  # of shared memory a block of threads may have
 
 
@@ -72,6 +76,10 @@ class FlashAttention4Backend(LibraryBackend):
             sinks=named(self._function(), "learnable_sink", "sinks", "s_aux") is not None,
             splits="num_splits" in names,
         )
+
+    def traits_for(self, path: AttnPath) -> Traits:
+        """On Blackwell some exponentials are polynomials."""
+        return replace(self.traits, exp_error=CUBIC_EXP if compute_capability()[0] in SPLITTING else 0.0)
 
     def particular(self, spec: CallSpec) -> Iterator[str]:
         """What it has for some GPUs only: splits, a block table, head dims."""

@@ -52,9 +52,9 @@ def row_budget(reference: Reference, attention: Attention, traits: Traits) -> Ro
     unit_p = UNIT[traits.p_dtype or attention.kv_dtype]
     unit_s = score_unit(attention, traits)
     of_weights = torch.where(weights_vary(reference, attention, unit_p), p2v2, p2v2.maximum(o2)).sqrt()
-    rounding = UNIT[attention.dtype] * o2.sqrt() + unit_p * of_weights
+    rounding = UNIT[attention.dtype] * o2.sqrt() + (unit_p + traits.exp_error) * of_weights
     budget = SLACK * (rounding + unit_s * height * (p2v2 + o2).sqrt()) + _subnormal(reference, attention, traits)
-    lse = _lse_budget(reference, height, unit_s)
+    lse = _lse_budget(reference, height, unit_s) + traits.exp_error
     if traits.sum_of_rounded_weights:
         lse = lse + _rounded_sum(reference, attention, UNIT[traits.p_dtype or attention.dtype])
     seeing = (reference.visible > 0)[:, None]

@@ -16,14 +16,18 @@ _WANT_OF_MEMORY = ("out of memory", "gib of memory", "cuda_error_out_of_memory")
 NOW_PASSES = "now passes: remove the expectation"
 
 
+def expectation_of(backend: str, path: str, expectations: Sequence[Expectation]) -> Expectation | None:
+    """The most specific expectation of a cell (`backend:path` before `backend`)."""
+    applying = {plain_target(e.target): e for e in expectations}
+    return applying.get(plain_target(f"{backend}:{path}")) or applying.get(plain_target(backend))
+
+
 def apply_expectation(record: CellRecord, expectations: Sequence[Expectation]) -> None:
     """Turn a known outcome into EXPECTED, and say so when it no longer happens.
 
-    The most specific expectation of the cell counts (`backend:path` before `backend`). A cell that was skipped cannot
-    tell whether a failure still happens, and stays SKIPPED.
+    A cell that was skipped cannot tell whether a failure still happens, and stays SKIPPED.
     """
-    applying = {plain_target(e.target): e for e in expectations}
-    expected = applying.get(plain_target(record.target)) or applying.get(plain_target(record.backend))
+    expected = expectation_of(record.backend, record.path, expectations)
     if expected is None:
         return
     if _matches(expected.outcome, record.verdict):

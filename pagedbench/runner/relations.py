@@ -105,7 +105,8 @@ class Equals:
         assert context.scenario.equals is not None, "asked_by says so"
         layout = build_layout(self.related)
         other = CheckContext(self.related, layout, context.backend, context.path, context.device).execute().output
-        if context.scenario.equals.within == "budget":
+        repeatable = context.backend.traits_for(context.path).repeatable  # else no two of its calls have equal bits
+        if context.scenario.equals.within == "budget" or not repeatable:
             result = judge(context, other, context.layout, context.reference, self.name)
             message = f"against {self.related.name}: {result.message}"
             return CheckResult(self.name, result.verdict, message, result.findings, result.metrics)
@@ -125,5 +126,9 @@ def _equal_bits(one: Output, other: Output) -> bool:
 
 
 def _largest_gap(one: Output, other: Output) -> float:
-    gap = (one.out.double() - other.out.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
-    return float(gap.max())
+    pairs = [(one.out, other.out)]
+    if one.lse is not None and other.lse is not None:
+        pairs.append((one.lse, other.lse))
+    gaps = [(a.double() - b.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf) for a, b in pairs]
+    # Infinities of one sign are equal, though their difference is NaN.
+    return max(float(torch.where(a == b, 0.0, gap).max()) for (a, b), gap in zip(pairs, gaps, strict=True))

@@ -283,5 +283,5 @@ for b, (n, m, mine) in enumerate(zip(total, query_lens, out.split(query_lens))):
     wrong += [] if error <= 3 else [b]
     word = "" if error <= 3 else "  WRONG"
     print(f"sequence {{b}}, {{n}} keys: worst row off by {{error:.3g}} times its rounding{{word}}")
-{judge_lse}raise SystemExit(1 if wrong else print("nothing wrong in this one call; others, or other batches, are not tried"))
+{judge_lse}raise SystemExit(1 if wrong else print("nothing wrong in this one call; no other is tried"))
 """

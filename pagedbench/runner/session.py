@@ -23,7 +23,7 @@ from pagedbench.results.record import CellRecord
 from pagedbench.results.store import RecordStore
 from pagedbench.runner.cells import Cell, JudgeOptions
 from pagedbench.runner.environment import git_state
-from pagedbench.runner.outcome import apply_expectation, wants_memory
+from pagedbench.runner.outcome import apply_expectation, expectation_of, wants_memory
 from pagedbench.runner.parallel import side_by_side
 from pagedbench.runner.pool import WorkerError, Workers
 from pagedbench.runner.signals import signals_wait
@@ -142,9 +142,11 @@ class _Judging:
         return self._ask(workers, cell, lambda stage: None)
 
     def _ask(self, workers: Workers, cell: Cell, on_stage: Callable[[str], None]) -> CellRecord:
-        job = replace(cell.job(self.options), diagnose=self.diagnosed[cell.target.name] < DIAGNOSED_A_BACKEND)
+        known = expectation_of(cell.target.name, cell.path, cell.scenario.expect) is not None  # it says why itself
+        often = self.diagnosed[cell.target.name] >= DIAGNOSED_A_BACKEND
+        job = replace(cell.job(self.options), diagnose=not (known or often))
         record = workers.judge(job, cell.target.compile_seconds, on_stage)
-        if record.verdict.is_wrong and not job.diagnose:
+        if record.verdict.is_wrong and often and not known:
             record.warnings.append(NOT_DIAGNOSED)
         return record
 

@@ -198,6 +198,7 @@ def test_fa4_chooses_splits_only_where_its_kernels_can_split(
     monkeypatch.setattr(flash_attn_4, "compute_capability", lambda: capability)
     made = make(RAGGED, AttnPath.PAGED_VARLEN)
     assert _seen(use, FlashAttention4Backend(), fakes.flash_attn_4, made)["num_splits"] == splits
+    assert bool(FlashAttention4Backend().traits_for(AttnPath.VARLEN).exp_error) == (capability[0] == 10)
 
 
 @pytest.mark.parametrize(

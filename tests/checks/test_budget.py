@@ -52,6 +52,10 @@ def test_what_a_backend_declares_widens_it() -> None:
     capped = replace(ATTENTION, softcap=30.0)
     assert row_budget(row(), ATTENTION, rough).out.item() == row_budget(row(), ATTENTION, Traits()).out.item()
     assert row_budget(row(), capped, rough).out.item() > row_budget(row(), capped, Traits()).out.item()
+    # An exponential that is a polynomial shows in the LSE first, which is fp32.
+    cubic, exact = (row_budget(row(), ATTENTION, Traits(exp_error=error)) for error in (2.0**-13, 0.0))
+    assert (cubic.lse - exact.lse).item() == pytest.approx(2.0**-13)
+    assert 1 < cubic.out.item() / exact.out.item() < 1.1
 
 
 def test_a_sink_far_above_the_keys_makes_large_numbers_of_small_scores() -> None:

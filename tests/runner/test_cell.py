@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from pagedbench.backends.base import Output
+from pagedbench.backends.torch_backend import TorchBackend
+from pagedbench.backends.torch_schedule import Schedule
+from pagedbench.checks.base import CheckContext
+from pagedbench.layout.build import build_layout
 from pagedbench.results.record import CellRecord
 from pagedbench.runner.cell import judge, read_failure
 from pagedbench.runner.protocol import Job
+from pagedbench.runner.relations import Equals
 from pagedbench.scenario.loader import loads
+from pagedbench.tensors.call import Call
 from pagedbench.timing.options import TimingOptions
-from pagedbench.words import Verdict
+from pagedbench.words import AttnPath, Verdict
 
 from .conftest import KERNELS, SCENARIO
 
@@ -143,6 +152,29 @@ def test_variants_that_must_be_equal_are_compared(within: str) -> None:
     assert record.scenario == "small[cache.padding=0]"
     equals = next(c for c in record.checks if c["check"] == "equals")
     assert equals["verdict"] == "PASS", equals
+
+
+@pytest.mark.parametrize(("repeatable", "verdict"), [(True, Verdict.MISMATCH), (False, Verdict.PASS)])
+def test_equal_bits_are_not_asked_of_a_kernel_that_declares_none(repeatable: bool, verdict: Verdict) -> None:
+    """A kernel that adds up by atomics: its LSE has other last bits in every call."""
+    calls = itertools.count()
+
+    class Atomics(TorchBackend):
+        traits = replace(TorchBackend.traits, repeatable=repeatable)
+
+        def decode(self, call: Call, plan: Schedule) -> Output:
+            right = super().decode(call, plan)
+            assert right.lse is not None
+            return Output(right.out, right.lse * (1 + 2.0**-22 * next(calls)))
+
+    matrix = "matrix: {cache.padding: [-1, 0]}\nequals: {variant: cache.padding=-1, within: bitwise}\n"
+    first, second = loads(SCENARIO.format(name="small") + matrix)
+    found = Equals(first).run(CheckContext(second, build_layout(second), Atomics(), AttnPath.DECODE, "cpu"))
+    assert found.verdict is verdict
+    if repeatable:
+        gap = re.search(r"by up to (\S+)", found.message)
+        assert gap is not None
+        assert float(gap[1]) > 0, "it is in the LSE"
 
 
 @pytest.mark.parametrize(
