@@ -174,7 +174,7 @@ def conclude(result: RunResult, files: OutputFiles, gate: Gate) -> None:
     except UsageError as refused:
         unmet = [refused.message]
         raise
-    finally:  # the reader of a pipe may have gone, which is no reason to lose the files
+    finally:  # the disk that the table goes to may be full, which is no reason to lose the files
         unwritten = _write(files, shown, [*_cut_short(result), *unmet, *slower])
     unmet += unwritten
     if result.failed is not None:
