@@ -39,6 +39,10 @@ class RecordsLost(PagedbenchError):
         super().__init__(f"cannot write {file}: {reason}", hint)
 
 
+class NotWhole(UsageError):
+    """A file of records holds none, or its last one is cut off: what is missing cannot be told from the rest."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing wrong with a scenario.

@@ -7,7 +7,6 @@ a person are printed here, once, without a traceback.
 from __future__ import annotations
 
 import errno
-import io
 import sys
 import traceback
 from importlib import import_module
@@ -15,6 +14,7 @@ from importlib import import_module
 import typer
 
 from pagedbench import __version__
+from pagedbench.cli.terminal import forgiving
 from pagedbench.errors import PagedbenchError, ScenarioError, UsageError
 from pagedbench.words import ExitCode
 
@@ -66,7 +66,7 @@ def main() -> None:
 
     Only a judged kernel leaves with 1: everything that goes wrong outside a judgement is 2 (the user can mend it) or 5.
     """
-    _print_anywhere()
+    sys.stdout, sys.stderr = forgiving(sys.stdout), forgiving(sys.stderr)
     try:
         app(prog_name="pagedbench")  # also with `python -m`, whose words make no name of a completion script
     except PagedbenchError as error:
@@ -77,13 +77,6 @@ def main() -> None:
     except Exception as error:
         typer.echo(_told(error), err=True)
         sys.exit(ExitCode.UNDECIDED)
-
-
-def _print_anywhere() -> None:
-    """Where the output's encoding lacks a character (×, █), print another in its place: a table is no reason to end."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")
 
 
 def _told(error: Exception) -> str:

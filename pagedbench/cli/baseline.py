@@ -48,7 +48,7 @@ def command(
     from pagedbench.cli.judging import BASELINE_TIMING, Request
     from pagedbench.errors import UsageError
     from pagedbench.results.baseline import FOLDER, baseline_file, load_baseline, save_baseline
-    from pagedbench.results.store import is_record_file
+    from pagedbench.results.store import is_record_file, require_room
 
     if action is Action.LIST:
         typer.echo("\n".join(sorted(file.stem for file in FOLDER.glob("*.jsonl"))) or f"no baselines in {FOLDER}")
@@ -57,9 +57,10 @@ def command(
     scenarios = [source for source in sources or () if not is_record_file(source)]
     if not sources or (files and scenarios):
         raise UsageError(f"baseline {action.value} needs records or scenarios", "give .jsonl files, or scenarios")
-    # a wrong name is refused before anything is timed, not after
+    # a wrong name, or one that cannot be written, is refused before anything is timed, not after
     old = load_baseline(name) if action is Action.COMPARE else []
-    baseline_file(name)
+    if action is Action.SAVE:
+        require_room(baseline_file(name))
     request = Request(
         command="run",
         scenarios=scenarios,

@@ -174,19 +174,24 @@ def conclude(result: RunResult, files: OutputFiles, gate: Gate) -> None:
     except UsageError as refused:
         unmet = [refused.message]
         raise
-    finally:  # the reader of a pipe may have gone, which is no reason to lose the files
+    finally:  # the disk that the table goes to may be full, which is no reason to lose the files
         unwritten = _write(files, shown, [*_cut_short(result), *unmet, *slower])
     unmet += unwritten
     if result.failed is not None:
         unmet += [*_cut_short(result), *([result.failed.hint] if result.failed.hint else [])]
-    warnings = make_console(stderr=True)
-    for sentence in unmet:
-        warnings.print(Text(f"failure: {sentence}", style="bold red"))
+    say_unmet(unmet)
     if result.interrupted_by is not None:
         more = "; --resume goes on from there" if files.json else ""
-        warnings.print(Text(f"{_cut_short(result)[0]}{more}", style="bold"))
+        make_console(stderr=True).print(Text(f"{_cut_short(result)[0]}{more}", style="bold"))
         raise typer.Exit(SIGNAL_EXIT + result.interrupted_by)
     raise typer.Exit(final_exit_code(result.records, undecided=bool(unmet), slower=bool(slower)))
+
+
+def say_unmet(sentences: Sequence[str]) -> None:
+    """On stderr, what had to hold and does not."""
+    console = make_console(stderr=True)
+    for sentence in sentences:
+        console.print(Text(f"failure: {sentence}", style="bold red"))
 
 
 def _write(files: OutputFiles, records: Sequence[CellRecord], unmet: Sequence[str]) -> list[str]:

@@ -26,6 +26,8 @@ _FORMS = {
     "html": ("page.page", "html_page"),
     "sarif": ("sarif", "sarif"),
 }
+WRITTEN_BY_HAND = (".py", ".yaml", ".yml")
+"""How kernels and scenarios end: no report is called so."""
 
 
 @dataclass(frozen=True)
@@ -103,20 +105,35 @@ def _write_form(file: Path, text: Callable[..., str], records: Sequence[CellReco
     write_text(file, text(records, unmet))
 
 
-def refuse_shared(files: Mapping[str, Path | None], sources: Sequence[str] = ()) -> None:
-    """Raises `UsageError` where two forms go to one regular file, for the later would overwrite the earlier, and where
-    one goes to a file that is read, a scenario of the user's say, named or in a folder that is."""
+def refuse_shared(
+    files: Mapping[str, Path | None], sources: Sequence[str] = (), *, written_by_hand: Sequence[str] = WRITTEN_BY_HAND
+) -> None:
+    """Raises `UsageError` where two forms go to one regular file, for the later would overwrite the earlier; where one
+    goes to a file that is read (a scenario or a kernel of the user's say, named or in a folder that is); and where it
+    goes to one that is there and ends as what people write does, by a slip of the command line."""
     written = {form: file for form, file in files.items() if file is not None and (file.is_file() or not file.exists())}
     if not written:
         return  # a folder may be large
-    read = {file.resolve() for source in sources for file in (Path(source), *scenario_files(Path(source)))}
+    read = {file.resolve() for source in sources for file in _files_of(source)}
     taken: dict[Path, str] = {}
     for form, file in written.items():
         if file.resolve() in read:
             raise UsageError(f"--{form} would overwrite {file}, which is read", hint="give it a file of its own")
+        if file.exists() and file.suffix in written_by_hand:
+            hint = f"--{form} takes the name of the file to write; give it one of its own"
+            raise UsageError(f"--{form} would overwrite {file}, a file of another kind", hint)
         other = taken.setdefault(file.resolve(), form)
         if other != form:
             raise UsageError(f"--{other} and --{form} name the same file: {file}", hint="give each a file of its own")
+
+
+def _files_of(source: str) -> Iterator[Path]:
+    """The files that a word may stand for: itself, those in a folder, a kernel's (`kernel.py:my_decode:decode`)."""
+    yield Path(source)
+    yield from scenario_files(Path(source))
+    kernel, python, _ = source.partition(".py:")
+    if python:
+        yield Path(f"{kernel}.py")
 
 
 def _draw(records: Sequence[CellRecord], file: Path) -> None:

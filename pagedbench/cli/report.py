@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pagedbench.cli import options as o
+
+if TYPE_CHECKING:
+    from pagedbench.results.record import CellRecord
 
 
 def command(
@@ -40,25 +43,35 @@ def command(
     Judges nothing anew: exit code 0 whatever the records say, 2 if they cannot be read. `--require` and `--strict` are
     no part of a record: say them again, and the reports show what they leave unmet.
     """
-    from pagedbench.cli.judging import Gate
+    from pagedbench.cli.judging import Gate, say_unmet
     from pagedbench.cli.outputs import OutputFiles, refuse_shared
     from pagedbench.report.story import together
     from pagedbench.report.table import make_console, render
-    from pagedbench.results.store import read_records
 
     sources = _files(records)
     files = OutputFiles(csv=csv, markdown=markdown, junit=junit, html=html, sarif=sarif, github=github, plot=plot)
     files.prepare([str(source) for source in sources])
     refuse_shared({"parquet": parquet}, [str(source) for source in sources])
-    read = [record for source in sources for record in read_records(source)]
+    read = [record for source in sources for record in _whole_records(source)]
     found = together(read)
     make_console().print(render(found))
     unmet = Gate(require or (), strict).unmet(found, None)
+    say_unmet(unmet)
     files.write(found, unmet)
     if parquet is not None:
         from pagedbench.report.parquet import write_parquet
 
         write_parquet(read, parquet)
+
+
+def _whole_records(file: Path) -> list[CellRecord]:
+    """What can be shown of a file: all of it, or, as is said, what a killed run or a copy cut short has left whole."""
+    from pagedbench.results.store import CUT_OFF, read_whole
+
+    records, cut = read_whole(file)
+    if cut:
+        typer.echo(f"warning: {file}: {CUT_OFF}, and is left out", err=True)
+    return records
 
 
 def _files(named: list[Path]) -> list[Path]:

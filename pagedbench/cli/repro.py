@@ -34,7 +34,7 @@ def command(
 
     first = only_scenario(scenario)
     if output is not None:
-        refuse_shared({"output": output}, [scenario])
+        refuse_shared({"output": output}, [scenario, backend], written_by_hand=[".yaml", ".yml"])
         require_room(output)
     target = parse_target(backend)
     if target.backend is None:

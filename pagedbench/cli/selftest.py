@@ -100,6 +100,7 @@ def _records(file: Path | None) -> Iterator[Callable[[Trialled], None]]:
     """Writes a record as each result is made, so that an interrupted run keeps what it had."""
     import json
 
+    from pagedbench.cli.outputs import refuse_shared
     from pagedbench.errors import CannotWrite
     from pagedbench.report.kill_matrix import record
     from pagedbench.results.store import require_room
@@ -107,6 +108,7 @@ def _records(file: Path | None) -> Iterator[Callable[[Trialled], None]]:
     if file is None:
         yield lambda result: None
         return
+    refuse_shared({"json": file})
     require_room(file)
     try:
         stream = file.open("w", encoding="utf-8", buffering=1)

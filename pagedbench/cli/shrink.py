@@ -46,7 +46,7 @@ def command(
     first = only_scenario(scenario)
     name = f"{first.name.split('[')[0]}-shrunk"
     file = output or Path(f"{name}.yaml")
-    refuse_shared({"output": file}, [scenario])
+    refuse_shared({"output": file}, [scenario, backend], written_by_hand=[".py"])
     require_room(file)  # what is found takes minutes
     with Workers(WorkerOptions(device, timeout)) as workers:
         (target, *more) = workers.resolve([backend], [path] if path else [])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pagedbench.errors import UsageError, nearest
+from pagedbench.errors import NotWhole, UsageError, nearest
 from pagedbench.results.disturbance import doubt
 from pagedbench.results.record import CellRecord
 from pagedbench.results.store import read_records, write_text
@@ -103,7 +103,8 @@ def save_baseline(name: str, records: Sequence[CellRecord], folder: Path = FOLDE
 
 
 def load_baseline(name: str, folder: Path = FOLDER) -> list[CellRecord]:
-    """The records of a baseline. Raises `UsageError` with the nearest name."""
+    """The records of a baseline. Raises `UsageError` with the nearest name, and `NotWhole`: a gate would hold nothing
+    against what is missing."""
     file = baseline_file(name, folder)
     if not file.exists():
         known = sorted(path.stem for path in folder.glob("*.jsonl"))
@@ -111,7 +112,10 @@ def load_baseline(name: str, folder: Path = FOLDER) -> list[CellRecord]:
             f"there are {', '.join(known)}" if known else "save one: pagedbench baseline save"
         )
         raise UsageError(f"there is no baseline {name!r} in {folder}", hint)
-    return read_records(file)
+    try:
+        return read_records(file)
+    except NotWhole as error:
+        raise NotWhole(error.message, f"save it again: pagedbench baseline save {name} SCENARIO...") from error
 
 
 def compare_records(

@@ -131,7 +131,7 @@ class ComparisonRecord:
         """The record of a line; unknown keys are dropped. Raises `UsageError` for anything else, or a newer schema."""
         try:
             data: Mapping[str, Any] = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"not a record: {line[:60]!r}") from error
         if not isinstance(data, dict) or data.get("kind") != KIND:
             hint = "give a file made by compare --json; one of run or check is shown by pagedbench report FILE"

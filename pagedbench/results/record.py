@@ -160,7 +160,7 @@ class CellRecord:
         """
         try:
             data = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"not a record: {line[:60]!r}", "records are JSON Lines, one cell a line") from error
         if isinstance(data, dict) and data.get("kind") == "comparison":
             raise UsageError("a record of compare, not of a run", "show it by itself: pagedbench compare FILE")
@@ -173,7 +173,7 @@ class CellRecord:
                 raise UsageError(f"a damaged record: {f.name} is {repr(data[f.name])[:60]}", _DAMAGED)
         try:
             return cls._from_data(data)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise UsageError(f"a damaged record: {repr(error)[:60]}", _DAMAGED) from error
 
     @classmethod
@@ -183,7 +183,10 @@ class CellRecord:
         record.verdict = Verdict(data["verdict"])
         for name in (f.name for f in fields(cls) if f.type == "float | None"):
             value = getattr(record, name)
-            setattr(record, name, None if value is None else float(value))
+            number = None if value is None else float(value)
+            if number is not None and not number >= 0:
+                raise ValueError(f"{name} is {value}")
+            setattr(record, name, number)
         for check in record.checks:
             check["metrics"] = {name: float(value) for name, value in check["metrics"].items()}
         return record

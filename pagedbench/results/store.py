@@ -2,7 +2,7 @@
 
 A run writes to `FILE.partial` and gives it the name `FILE` when it ends, also when it is interrupted: a file with the
 right name is never half a run by accident, and what it replaces stays whole until then. Each line is one `write` and
-one `fsync`, so that `kill -9` loses at most the cell in flight; a torn last line is dropped on reading.
+one `fsync`, so that `kill -9` loses at most the cell in flight; `--resume` judges a cell whose line is torn again.
 
 What is no regular file (a pipe, a device, the program's own output) is written into: a rename would put a file in its
 place, as root even in that of `/dev/stdout`.
@@ -16,14 +16,15 @@ import gzip
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from pagedbench.errors import CannotWrite, RecordsLost, UsageError
+from pagedbench.errors import CannotWrite, NotWhole, RecordsLost, UsageError
 from pagedbench.results.record import CellRecord
 
+CUT_OFF = "its last record is cut off"
 _GZIP = b"\x1f\x8b"
 
 
@@ -38,12 +39,23 @@ def is_record_file(name: str) -> bool:
 
 
 def read_records(file: Path) -> list[CellRecord]:
-    """All records of a JSON Lines file, in order; of one in gzip, too. A last line without its line break was torn and
-    is dropped.
+    """All records of a JSON Lines file, in order; of one in gzip, too.
 
-    Raises `UsageError` when the file cannot be read, or a whole line is no record (with its number).
+    Raises `NotWhole` when it has no record or the last one is cut off: who judges by the others would not know what is
+    missing; `UsageError` when it cannot be read, or a whole line is no record (with its number).
     """
-    return list(_parse(file, read_text(file)))
+    records, cut = read_whole(file)
+    if cut:
+        raise NotWhole(f"{file}: {CUT_OFF}", "make the records again, or take the line out of the file")
+    return records
+
+
+def read_whole(file: Path) -> tuple[list[CellRecord], bool]:
+    """The whole records of a file, and whether its last one is cut off. Else raises as `read_records` does."""
+    records, cut = _parse(file, read_text(file))
+    if not records:
+        raise NotWhole(f"{file} holds no whole record", "give a file made by --json, run or check")
+    return records, cut
 
 
 def read_text(file: Path) -> str:
@@ -61,22 +73,29 @@ def read_text(file: Path) -> str:
         raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}", hint) from error
 
 
-def _parse(file: Path, text: str) -> Iterator[CellRecord]:
-    lines = text.split("\n")
-    for number, line in enumerate(lines[:-1], start=1):
-        if not line.strip():
-            continue
-        try:
-            yield CellRecord.from_json(line)
-        except UsageError as error:
-            raise UsageError(f"{file}:{number}: {error.message}", error.hint) from error
+def _parse(file: Path, text: str) -> tuple[list[CellRecord], bool]:
+    """The records of whole lines, and whether something is left that is none: a line that was torn has no end, though
+    not all that has no end was torn."""
+    *lines, rest = text.split("\n")
+    records = [_from_line(line, f"{file}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    with contextlib.suppress(UsageError):
+        return [*records, CellRecord.from_json(rest)], False
+    return records, bool(rest.strip())
+
+
+def _from_line(line: str, place: str) -> CellRecord:
+    try:
+        return CellRecord.from_json(line)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error.message}", error.hint) from error
 
 
 def read_unfinished(file: Path) -> list[CellRecord]:
-    """What an earlier, perhaps killed, run left: the records of `FILE.partial` if it exists, else those of `FILE`."""
+    """What an earlier, perhaps killed, run left: the records of `FILE.partial` if it exists, else those of `FILE`. One
+    that is cut off is judged again."""
     for candidate in (partial_path(file), file):
         if candidate.is_file():
-            return read_records(candidate)
+            return _parse(candidate, read_text(candidate))[0]
     return []
 
 

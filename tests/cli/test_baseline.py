@@ -159,6 +159,27 @@ def test_2_a_wrong_name_is_refused_before_anything_is_timed(timed: Command) -> N
         assert Timer.process == before
 
 
+def test_2_what_cannot_be_written_is_refused_before_anything_is_timed(timed: Command) -> None:
+    Path("results").write_text("no folder")
+    before = Timer.process
+    ended = timed("baseline", "save", "main", scenarios=["right"])
+    assert (ended.code, ended.out) == (2, "")
+    assert "cannot write results/baselines/main.jsonl" in ended.err
+    assert Timer.process == before
+
+
+def test_2_a_baseline_that_is_cut_off_is_refused_before_a_cell_is_judged(timed: Command) -> None:
+    saved(timed)
+    file = Path("results/baselines/main.jsonl")
+    file.write_text(file.read_text()[:-100])
+    before = Timer.process
+    for words in (("check", "--baseline", "main"), ("baseline", "compare", "main")):
+        ended = timed(*words, scenarios=["right"])
+        assert ended.code == 2
+        assert "main.jsonl: its last record is cut off" in ended.err
+    assert Timer.process == before
+
+
 def test_records_in_gzip_make_a_baseline(timed: Command) -> None:
     for number in range(3):
         timed("run", "--json", f"old{number}.jsonl.gz", scenarios=["right"])

@@ -76,6 +76,44 @@ def test_2_an_output_that_would_replace_the_scenario(command: Command, name: str
     assert scenario.read_text() == before
 
 
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        *(
+            (("check", "-b", "kernel.py:my_decode", f"--{form}", "./kernel.py"), "kernel.py")
+            for form in ("csv", "json")
+        ),
+        (("run", "--markdown", "helper.py"), "helper.py"),
+        (("check", "--json", "other.yaml"), "other.yaml"),
+        (("compare", "kernel.py:my_decode", "torch:decode", "--csv", "kernel.py"), "kernel.py"),
+        (("report", "records.jsonl", "--html", "other.yml"), "other.yml"),
+        (("selftest", "--fault", "first-key-missed", "--json", "kernel.py"), "kernel.py"),
+        (("shrink", "docs-decode", "-b", "kernel.py:my_decode", "-o", "kernel.py"), "kernel.py"),
+        (("repro", "docs-decode", "-b", "./kernel.py:my_decode:decode", "-o", "kernel.py"), "kernel.py"),
+        (("repro", "docs-decode", "-b", "kernel.py", "-o", "kernel.py"), "kernel.py"),
+        (("repro", "docs-decode", "-b", "torch", "-o", "other.yaml"), "other.yaml"),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, tuple) else "",
+)
+def test_2_an_output_that_would_replace_a_kernel_or_a_scenario(
+    command: Command, words: tuple[str, ...], file: str
+) -> None:
+    Path(file).write_text("written by hand")
+    ended = command(*words, scenarios=["right"] if words[0] in ("run", "check", "compare") else [])
+    assert (ended.code, ended.out) == (2, "")
+    assert f"would overwrite {file}" in ended.err
+    assert Path(file).read_text() == "written by hand"
+
+
+def test_a_script_may_take_the_place_of_an_earlier_one(command: Command) -> None:
+    Path("repro.py").write_text("an earlier one")
+    kernel = "import pagedbench\n\n\ndef my_decode(q, k_cache, v_cache, block_table, total_seqlens):\n    return q\n"
+    Path("kernel.py").write_text(kernel)
+    ended = command("repro", "docs-decode", "-b", "kernel.py:my_decode", "-o", "repro.py")
+    assert ended.code == 0, ended.err
+    assert "my_decode" in Path("repro.py").read_text()
+
+
 @pytest.mark.parametrize("wrong", [("no-such-scenario",), ("--backend", "torhc", "right.yaml")])
 def test_2_leaves_earlier_records_as_they_were(command: Command, wrong: tuple[str, ...]) -> None:
     command("check", "--json", "records.jsonl", scenarios=["right"])

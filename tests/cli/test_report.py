@@ -60,6 +60,24 @@ def test_requirements_said_again_show_in_the_reports(records: Path, tmp_path: Pa
     result = CliRunner().invoke(app, ["report", str(records), "--require", "fa9", "--html", str(page)])
     assert result.exit_code == 0
     assert "fa9 is required, but no cell was run with it" in page.read_text()
+    assert result.stderr == "failure: fa9 is required, but no cell was run with it\n"
+
+
+def test_a_record_that_is_cut_off_is_said_to_be_left_out(records: Path) -> None:
+    records.write_text(records.read_text()[:-100])
+    result = CliRunner().invoke(app, ["report", str(records)])
+    assert result.exit_code == 0
+    assert "4 cells" in result.stdout
+    assert result.stderr == f"warning: {records}: its last record is cut off, and is left out\n"
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\x7fELF\x00\xff", b"\x7fELF\n\xff\n"], ids=repr)
+def test_a_file_without_a_record_is_a_usage_error(data: bytes, records: Path) -> None:
+    file = records.with_name("other.jsonl")
+    file.write_bytes(data)
+    result = CliRunner().invoke(app, ["report", str(records), str(file)])
+    assert isinstance(result.exception, UsageError)
+    assert str(file) in result.exception.message
 
 
 @pytest.mark.parametrize("form", ["csv", "html", "parquet"])

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from typer.testing import CliRunner
 
 from pagedbench.cli.app import app
@@ -41,12 +42,15 @@ def test_several_scenarios_are_told_apart() -> None:
     assert max(map(len, result.stdout.splitlines())) <= 100
 
 
-def test_an_output_without_the_drawings_characters_gets_others_and_no_traceback() -> None:
+@pytest.mark.parametrize("ascii_only", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "POSIX"}], ids=str)
+def test_an_output_without_the_drawings_characters_gets_others_and_no_traceback(ascii_only: dict[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pagedbench", "show", "docs-decode"],
-        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        env={**os.environ, **ascii_only, "PYTHONUTF8": "0"},
         capture_output=True,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, b"")
-    assert b"so a second block is needed" in done.stdout
+    assert b"2 ######+. 30+1 " in done.stdout
+    assert b"# seen keys  : keys no row sees  + new tokens  . tail" in done.stdout
+    assert b"31 <= 32, so the new token fits" in done.stdout

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pagedbench.errors import UsageError
+from pagedbench.errors import NotWhole, UsageError
 from pagedbench.results.baseline import compare_records, load_baseline, save_baseline
 from pagedbench.results.record import CellRecord
 from pagedbench.words import Verdict
@@ -157,6 +157,15 @@ def test_a_baseline_comes_back_as_saved_and_a_wrong_name_gets_a_hint(tmp_path: P
     with pytest.raises(UsageError) as caught:
         load_baseline("mian", tmp_path)
     assert caught.value.hint == "did you mean main?"
+
+
+@pytest.mark.parametrize("size", [0, 100, -100])
+def test_a_baseline_that_is_empty_or_cut_off_is_no_gate(size: int, tmp_path: Path) -> None:
+    file = save_baseline("main", processes(100.0, 1), tmp_path)
+    file.write_text(file.read_text()[:size])
+    with pytest.raises(NotWhole) as refused:
+        load_baseline("main", tmp_path)
+    assert refused.value.hint == "save it again: pagedbench baseline save main SCENARIO..."
 
 
 @pytest.mark.parametrize(

@@ -35,3 +35,9 @@ def test_what_cannot_be_read_is_a_usage_error(damage: dict[str, Any], complaint:
     data = json.loads(comparison(300, 100).to_json())
     with pytest.raises(UsageError, match=complaint):
         ComparisonRecord.from_json(json.dumps({**data, **damage}))
+
+
+@pytest.mark.parametrize("line", ["{", "[" * 100_000], ids=["cut off", "nested"])
+def test_what_is_no_json_is_a_usage_error(line: str) -> None:
+    with pytest.raises(UsageError, match="not a record"):
+        ComparisonRecord.from_json(line)

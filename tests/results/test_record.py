@@ -73,7 +73,7 @@ def test_key_and_target_name_the_cell() -> None:
     assert make_record().target == "torch:decode"
 
 
-@pytest.mark.parametrize("line", ["", "{", "[]", '{"scenario": "x"}'])
+@pytest.mark.parametrize("line", ["", "{", "[]", '{"scenario": "x"}', "[" * 100_000], ids=lambda line: line[:20])
 def test_what_is_no_record_is_refused_with_a_hint(line: str) -> None:
     with pytest.raises(UsageError) as caught:
         CellRecord.from_json(line)
@@ -92,9 +92,13 @@ def test_what_is_no_record_is_refused_with_a_hint(line: str) -> None:
         {"environment": None},
         {"worst_error": "much"},
         {"worst_error": []},
+        {"worst_error": math.nan},
+        {"time_us": -5.0},
+        {"gb_per_s": "nan"},
+        {"limit_share": 10**400},
         {"expected": "yes"},
     ],
-    ids=repr,
+    ids=lambda damage: repr(damage)[:60],
 )
 def test_a_damaged_record_is_refused_and_no_report_stumbles_over_it(damage: dict[str, object]) -> None:
     data = json.loads(make_record().to_json())
@@ -115,7 +119,7 @@ def test_a_newer_schema_is_refused_and_an_unknown_key_is_not() -> None:
         CellRecord.from_json(json.dumps({**data, "schema": SCHEMA + 1}))
 
 
-@pytest.mark.parametrize("value", [math.inf, math.nan, -math.inf, 0.5])
+@pytest.mark.parametrize("value", [math.inf, 0.5])
 def test_an_error_that_is_no_finite_number_comes_back_as_one(value: float) -> None:
     again = CellRecord.from_json(make_record(worst_error=value).to_json())
     assert repr(again.worst_error) == repr(value)

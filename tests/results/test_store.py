@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pagedbench.errors import RecordsLost, UsageError
+from pagedbench.errors import NotWhole, RecordsLost, UsageError
 from pagedbench.results.record import CellRecord
 from pagedbench.results.store import RecordStore, partial_path, read_records, read_unfinished, write_text
 from pagedbench.words import Verdict
@@ -51,11 +51,33 @@ def test_an_interrupted_run_keeps_what_it_had(tmp_path: Path) -> None:
     assert names(read_records(file)) == ["a"]
 
 
-def test_a_torn_last_line_is_dropped_and_a_broken_line_before_it_is_named(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_refused_and_may_be_gone_on_from(tmp_path: Path) -> None:
     file = tmp_path / "records.jsonl"
     whole = record("a").to_json() + "\n"
     file.write_text(whole + whole[:40])
-    assert names(read_records(file)) == ["a"]
+    with pytest.raises(NotWhole, match=r"records\.jsonl: its last record is cut off"):
+        read_records(file)
+    assert names(read_unfinished(file)) == ["a"]
+
+
+def test_a_last_line_without_an_end_is_a_record_where_it_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    file.write_text(record("a").to_json() + "\n" + record("b").to_json())
+    assert names(read_records(file)) == names(read_unfinished(file)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", record("a").to_json()[:40]])
+def test_a_file_without_a_whole_record_is_refused_and_may_be_begun(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    file.write_text(text)
+    with pytest.raises(NotWhole, match="holds no whole record"):
+        read_records(file)
+    assert read_unfinished(file) == []
+
+
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    whole = record("a").to_json() + "\n"
     file.write_text(whole + "{}\n" + whole)
     with pytest.raises(UsageError, match=r"records\.jsonl:2: not a record"):
         read_records(file)
@@ -128,7 +150,7 @@ def test_a_run_that_fails_before_its_first_record_leaves_earlier_ones(kept: tupl
 def test_a_run_without_records_leaves_an_empty_file(tmp_path: Path) -> None:
     with RecordStore(tmp_path / "records.jsonl"):
         pass
-    assert read_records(tmp_path / "records.jsonl") == []
+    assert (tmp_path / "records.jsonl").read_text() == ""
 
 
 def test_what_is_no_file_is_written_into_and_not_replaced(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def _family(process: subprocess.Popen[str]) -> list[psutil.Process]:
 def _wait_for_records(file: Path, count: int) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        if partial_path(file).exists() and len(read_records(partial_path(file))) >= count:
+        if len(read_unfinished(partial_path(file))) >= count:
             return
         time.sleep(0.05)
     raise AssertionError(f"{count} records did not come")
