@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pagedbench.scenario.model import Scenario
 
 MARK = "pagedbench_scenarios"
+_PASSED = pytest.StashKey[bool]()
 
 
 class PagedbenchWarning(UserWarning):
@@ -68,14 +69,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test a scenario of the marker, and a backend of the command line."""
+    """One test a scenario of the marker, and a backend of the command line where it names several: whether a test
+    passes a kernel of its own instead is not known yet, and one name in its id would be wrong then."""
     marker = metafunc.definition.get_closest_marker(MARK)
     if marker is not None and "pagedbench_scenario" in metafunc.fixturenames:
         scenarios = _load(marker.args)
         metafunc.parametrize("pagedbench_scenario", scenarios, ids=[s.name for s in scenarios], indirect=True)
     backends = metafunc.config.getoption("--pagedbench-backend")
-    if backends and "pagedbench_backend" in metafunc.fixturenames:
+    if len(backends) > 1 and "pagedbench_backend" in metafunc.fixturenames:
         metafunc.parametrize("pagedbench_backend", backends, ids=backends, indirect=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, Any]:
+    """Keep how the test itself ended, for the teardown of `pagedbench_check`."""
+    report = yield
+    if report.when == "call":
+        item.stash[_PASSED] = report.passed
+    return report
 
 
 def _load(targets: Sequence[str]) -> list[Scenario]:
@@ -100,8 +113,9 @@ def pagedbench_scenario(request: pytest.FixtureRequest) -> Scenario | None:
 
 @pytest.fixture
 def pagedbench_backend(request: pytest.FixtureRequest) -> str | None:
-    """What `--pagedbench-backend` names; None without it."""
-    return getattr(request, "param", None)
+    """What `--pagedbench-backend` names, of several the one of this test; None without it."""
+    only = next(iter(request.config.getoption("--pagedbench-backend")), None)
+    return getattr(request, "param", only)
 
 
 @pytest.fixture(scope="session")
@@ -122,16 +136,20 @@ def pagedbench_check(
     pagedbench_scenario: Scenario | None,
     pagedbench_backend: str | None,
     pagedbench_workers: Workers | None,
-) -> Callable[..., list[CellRecord]]:
+) -> Iterator[Callable[..., list[CellRecord]]]:
     """A function that judges a kernel: `pagedbench_check(kernel, scenario)`.
 
     `kernel` is a function, a `Backend`, or a name (`torch`, `kernel.py:my_decode`, each with `:path` if wanted); left
     out, it is what the command line names. `scenario` is a name, a file or a `Scenario`; left out, it is the marker's.
     It fails the test like the terminal does, skips it if every cell was skipped, and returns the records of the cells.
+    A test that passes without a call is an error: nothing was judged.
     """
+    called = False
 
     def check(kernel: Any = None, scenario: Scenario | str | None = None) -> list[CellRecord]:
         __tracebackhide__ = True
+        nonlocal called
+        called = True
         kernel = pagedbench_backend if kernel is None else kernel
         scenario = pagedbench_scenario if scenario is None else scenario
         if kernel is None:
@@ -153,7 +171,13 @@ def pagedbench_check(
             return records
         pytest.fail(told, pytrace=False)
 
-    return check
+    yield check
+    if not called and request.node.stash.get(_PASSED, False):
+        pytest.fail(
+            "the test passed, and judged no kernel: it takes pagedbench_check and never calls it; write "
+            "pagedbench_check(my_kernel), or pagedbench_check() for what --pagedbench-backend names",
+            pytrace=False,
+        )
 
 
 def _judge_apart(kernel: Any, scenarios: Sequence[Scenario], suite: str, workers: Workers) -> list[CellRecord]:
@@ -181,6 +205,7 @@ def _judge_here(kernel: Any, scenarios: Sequence[Scenario], suite: str, wanted_d
     from pagedbench.runner.outcome import apply_expectation
     from pagedbench.runner.paths import shorten_paths
     from pagedbench.runner.protocol import Job
+    from pagedbench.runner.state import changes, process_state, restore
 
     device = choose_device(wanted_device)
     backend, paths = _resolve(kernel)
@@ -189,7 +214,12 @@ def _judge_here(kernel: Any, scenarios: Sequence[Scenario], suite: str, wanted_d
         for one in scenarios:
             for path in paths:
                 job = Job(one, backend.name, path, device, suite)
-                record = judge(job, _tell_nobody, backend).record
+                before = process_state()
+                try:
+                    record = judge(job, _tell_nobody, backend).record
+                    record.warnings += changes(before)
+                finally:
+                    restore(before)  # the process is the user's, and goes on
                 record.where = shorten_paths(one.origin.where("name"))
                 record.suite = suite
                 record.command = "run" if suite == "run" else "check"

@@ -32,6 +32,10 @@ def wrong_decode(q, k_cache, v_cache, block_table, total_seqlens, softmax_scale)
 
 def raising_decode(q, k_cache, v_cache, block_table, total_seqlens, softmax_scale):
     raise RuntimeError("page size 4 is not supported")
+
+def poisoning_decode(q, k_cache, v_cache, block_table, total_seqlens, softmax_scale):
+    torch.set_default_dtype(torch.float64)
+    return attend(q, k_cache, v_cache, block_table, total_seqlens, softmax_scale, 0)
 """
 SCENARIO = """
 name: small
@@ -148,6 +152,50 @@ def test_the_kernel_may_come_from_the_command_line(repository: pytest.Pytester) 
     result = run(repository, test, *options)
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["FAILED*test_kernel?plugin_kernels.py:wrong_decode?*"])
+
+
+def test_the_id_does_not_name_a_kernel_that_the_test_may_not_use(repository: pytest.Pytester) -> None:
+    test = FIVE_LINES.replace("KERNEL", "wrong_decode")
+    result = run(repository, test, "--pagedbench-backend", "plugin_kernels.py:good_decode")
+    result.assert_outcomes(failed=1, skipped=1)
+    result.stdout.fnmatch_lines(["FAILED*::test_kernel?small?*"])
+
+
+NOTHING_JUDGED = """
+import pytest
+
+def test_passes(pagedbench_check):
+    pass
+
+def test_fails(pagedbench_check):
+    assert False, "by itself"
+
+def test_skips(pagedbench_check):
+    pytest.skip("by itself")
+
+def test_calls(pagedbench_check):
+    pagedbench_check(scenario="small.yaml")
+"""
+
+
+def test_a_test_that_passes_and_judged_nothing_is_an_error_that_says_so(repository: pytest.Pytester) -> None:
+    result = run(repository, NOTHING_JUDGED, "--pagedbench-backend", "plugin_kernels.py:good_decode")
+    result.assert_outcomes(passed=2, failed=1, skipped=1, errors=1)
+    result.stdout.fnmatch_lines(["*ERROR at teardown of test_passes*", "the test passed, and judged no kernel*"])
+    assert result.ret != 0
+
+
+def test_what_a_kernel_leaves_changed_is_told_and_undone(repository: pytest.Pytester) -> None:
+    test = """
+    import plugin_kernels, torch
+    def test_kernel(pagedbench_check):
+        pagedbench_check(plugin_kernels.poisoning_decode, "small.yaml")
+        assert torch.get_default_dtype() is torch.float32
+    """
+    result = run(repository, test)
+    result.assert_outcomes(passed=1)
+    told = "*small plugin_kernels.py:poisoning_decode:decode: the kernel leaves torch's default dtype changed*"
+    result.stdout.fnmatch_lines([told])
 
 
 def test_a_function_within_a_test_is_a_kernel_too(repository: pytest.Pytester) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import sys
 import traceback
+from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 
 import typer
@@ -16,6 +18,7 @@ import typer
 from pagedbench import __version__
 from pagedbench.cli.terminal import forgiving
 from pagedbench.errors import PagedbenchError, ScenarioError, UsageError
+from pagedbench.runner.signals import SIGNAL_EXIT, interruptible
 from pagedbench.words import ExitCode
 
 # In the order of `--help`: name on the command line -> module with a function `command`.
@@ -57,8 +60,23 @@ def _root(
     """Validate and benchmark paged-attention kernels."""
 
 
+def _told_of_signals(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, which Ctrl-C and SIGTERM end with a word and their exit code wherever it stands. What has something
+    to show by then, a table of what was judged, handles them itself."""
+
+    @wraps(command)
+    def told(**arguments: object) -> None:
+        with interruptible() as interruption:
+            command(**arguments)
+        if interruption.by is not None:
+            typer.echo(f"interrupted by {interruption.by.name}: what is not shown above was not done", err=True)
+            raise typer.Exit(SIGNAL_EXIT + interruption.by)
+
+    return told
+
+
 for _name, _module in COMMANDS.items():
-    app.command(_name)(import_module(_module).command)
+    app.command(_name)(_told_of_signals(import_module(_module).command))
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ def command(
     else:
         print_out(overview(reports, where))
     if ended_by:
-        from pagedbench.cli.comparing import SIGNAL_EXIT
+        from pagedbench.runner.signals import SIGNAL_EXIT
 
         raise typer.Exit(SIGNAL_EXIT + ended_by)
 
@@ -66,7 +66,6 @@ def _device(asked: str) -> str:
 
 def _trials(there: Sequence[str], device: str) -> tuple[dict[str, list[Trial]], int]:
     """What the probes of those that are there found, by backend, and the signal that ended them early, or 0."""
-    import signal
     from contextlib import closing
 
     from rich.console import Console
@@ -74,30 +73,24 @@ def _trials(there: Sequence[str], device: str) -> tuple[dict[str, list[Trial]], 
     from pagedbench.backends.probe import probe_all, trials_of
     from pagedbench.backends.registry import find_backend
     from pagedbench.cli.progress import TrialProgress
-    from pagedbench.runner.session import Interrupted, sigterm_interrupts
+    from pagedbench.runner.signals import interruptible
 
     chosen = [find_backend(name) for name in there]
     planned = sum(len(trials_of(backend)) for backend in chosen)
     found: dict[str, list[Trial]] = {}
-    ended_by = 0
-    try:
-        with (
-            sigterm_interrupts(),
-            TrialProgress(Console(stderr=True), planned) as progress,
-            closing(probe_all(chosen, device)) as trials,
-        ):
-            for backend, trial in trials:
-                found.setdefault(backend.name, []).append(trial)
-                progress.end(f"{backend.name}:{trial.path} {trial.feature} {trial.verdict}")
-    except Interrupted:
-        ended_by = signal.SIGTERM
-    except KeyboardInterrupt:
-        ended_by = signal.SIGINT
-    if ended_by:
+    with (
+        interruptible() as interruption,
+        TrialProgress(Console(stderr=True), planned) as progress,
+        closing(probe_all(chosen, device)) as trials,
+    ):
+        for backend, trial in trials:
+            found.setdefault(backend.name, []).append(trial)
+            progress.end(f"{backend.name}:{trial.path} {trial.feature} {trial.verdict}")
+    if interruption.by is not None:
         done = sum(map(len, found.values()))
-        name = signal.Signals(ended_by).name
+        name = interruption.by.name
         typer.echo(f"interrupted by {name}: {done} of {planned} trials were made; the others are claims", err=True)
-    return found, ended_by
+    return found, interruption.by or 0
 
 
 def _probed(report: BackendReport, trials: Sequence[Trial]) -> BackendReport:

@@ -86,8 +86,9 @@ def _read(files: Sequence[Path]) -> list[CellRecord]:
 
 
 def _run(request: object, processes: int) -> list[CellRecord]:
-    from pagedbench.cli.judging import SIGNAL_EXIT, Request, judge
+    from pagedbench.cli.judging import Request, judge
     from pagedbench.report.table import make_console, one_a_cell, render
+    from pagedbench.runner.signals import SIGNAL_EXIT
 
     assert isinstance(request, Request)
     result = judge(request, processes)

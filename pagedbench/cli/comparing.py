@@ -20,12 +20,11 @@ from pagedbench.results.store import RecordStore, is_record_file, read_text, wri
 from pagedbench.runner.compare import Compared, compare_scenarios
 from pagedbench.runner.pool import WorkerOptions, Workers
 from pagedbench.runner.sides import groups_of, sort_words
+from pagedbench.runner.signals import SIGNAL_EXIT
 from pagedbench.scenario.loader import load_scenarios
 from pagedbench.scenario.model import Scenario
 from pagedbench.timing.options import TimingOptions
 from pagedbench.words import ExitCode, exit_code
-
-SIGNAL_EXIT = 128
 
 
 @dataclass(frozen=True)

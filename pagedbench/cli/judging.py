@@ -22,11 +22,11 @@ from pagedbench.runner.cells import Cell, JudgeOptions, plan
 from pagedbench.runner.outcome import final_exit_code, strict_failures, unmet_requirements
 from pagedbench.runner.pool import WorkerOptions, Workers
 from pagedbench.runner.session import RunResult, run_cells
+from pagedbench.runner.signals import SIGNAL_EXIT
 from pagedbench.scenario.loader import load_scenarios
 from pagedbench.scenario.model import Scenario
 from pagedbench.timing.options import Quantity, TimingOptions
 
-SIGNAL_EXIT = 128
 BASELINE_TIMING = TimingOptions(quantities=("kernel", "call"))
 """What is timed for a baseline and against one: only kernel times are compared, and a gate shall not take long."""
 

@@ -30,7 +30,7 @@ def command(
     from pagedbench.errors import UsageError
     from pagedbench.layout.build import build_layout
     from pagedbench.results.store import require_room, write_text
-    from pagedbench.runner.repro import script
+    from pagedbench.runner.repro import reach, script
 
     first = only_scenario(scenario)
     if output is not None:
@@ -48,6 +48,7 @@ def command(
     else:
         write_text(output, text)
         typer.echo(f"saved as {output}", err=True)
+    typer.echo(reach(first), err=True)
 
 
 def _path(backend: Backend, named: str, path: str | None) -> AttnPath:
@@ -68,7 +69,7 @@ def _call(backend: Backend, scenario: Scenario, path: AttnPath) -> KernelCall:
     from pagedbench.runner.repro import function_call, library_call
 
     if isinstance(backend, UserBackend):
-        return function_call(*backend.function_for(path))
+        return function_call(*backend.function_for(path), backend.traits_for(path))
     if ".py" in backend.name:
         raise UsageError(
             f"{backend.name} is a Backend class, which needs pagedbench", "repro can call a plain function of a file"

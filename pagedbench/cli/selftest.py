@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,11 +74,11 @@ def _run(plan: Plan, jobs: int, file: Path | None) -> None:
     from pagedbench.report.kill_matrix import summary, table
     from pagedbench.report.table import make_console
     from pagedbench.runner.selftest import run_in_parallel, run_selftest
-    from pagedbench.runner.session import sigterm_interrupts
+    from pagedbench.runner.signals import SIGNAL_EXIT, interruptible
 
     expected = plan.count
     results: list[Trialled] = []
-    with _progress(expected) as advance, _records(file) as keep, suppress(KeyboardInterrupt), sigterm_interrupts():
+    with _progress(expected) as advance, _records(file) as keep, interruptible() as interruption:
         made = run_in_parallel(plan, jobs, advance) if jobs > 1 else run_selftest(plan, advance)
         with closing(made):
             for result in made:
@@ -88,11 +88,12 @@ def _run(plan: Plan, jobs: int, file: Path | None) -> None:
     console.print(table(results, list(CHECKS)))
     for line in [*summary(results), *([plan.left_out] if plan.left_out else [])]:
         console.print(line, markup=False)
+    if interruption.by is not None:
+        tried = f"{len(results)} of {expected} pairs were tried"
+        make_console(stderr=True).print(f"interrupted by {interruption.by.name}: {tried}", markup=False)
+        raise typer.Exit(SIGNAL_EXIT + interruption.by)
     if any(result.failed for result in results):
         raise typer.Exit(ExitCode.WRONG)
-    if len(results) < expected:
-        console.print(f"interrupted: {len(results)} of {expected} pairs were tried", markup=False)
-        raise typer.Exit(ExitCode.UNDECIDED)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ def command(
 ) -> None:
     """Make a failing scenario small: fewer sequences, shorter, fewer heads, no feature that the failure does not need.
 
-    Exit 0 with the smallest scenario saved; 3 if the scenario does not fail.
+    Exit 0 with the smallest scenario saved; 3 if the scenario does not fail. Ctrl-C saves the smallest so far.
     """
     from dataclasses import replace
 
@@ -40,6 +40,7 @@ def command(
     from pagedbench.results.store import require_room, write_text
     from pagedbench.runner.pool import WorkerOptions, Workers
     from pagedbench.runner.shrink import shrink
+    from pagedbench.runner.signals import SIGNAL_EXIT
     from pagedbench.scenario.dump import dumps
     from pagedbench.words import ExitCode
 
@@ -60,11 +61,20 @@ def command(
         typer.echo(f"{first.name} on {target.name}:{target.paths[0]}: {wanted}; shrinking", err=True)
         found = shrink(first, lambda s: _verdict(workers, target, suite, s) is wanted, most=most)
     kernel = f"{Path(target.name).name}:{target.paths[0]}"
-    about = f"The smallest form of {first.name} on which {kernel} still gives {wanted}."
+    tried = f"{found.tried} scenarios tried"
+    if found.interrupted_by is not None:
+        tried = f"interrupted by {found.interrupted_by.name}: {tried}"
+        if not found.kept:
+            typer.echo(f"{tried}, none of them smaller and failing; nothing saved", err=True)
+            raise typer.Exit(SIGNAL_EXIT + found.interrupted_by)
+    form = "The smallest form" if found.interrupted_by is None else "A smaller form"
+    about = f"{form} of {first.name} on which {kernel} still gives {wanted}."
     text = dumps(replace(found.scenario, name=name, about=about))
     write_text(file, text)
     typer.echo(text, nl=False)
-    typer.echo(f"{found.tried} scenarios tried, {found.kept} kept; saved as {file}", err=True)
+    typer.echo(f"{tried}, {found.kept} kept; saved as {file}", err=True)
+    if found.interrupted_by is not None:
+        raise typer.Exit(SIGNAL_EXIT + found.interrupted_by)
 
 
 def _verdict(workers: Workers, target: ResolvedTarget, suite: str, scenario: Scenario) -> Verdict:

@@ -19,7 +19,7 @@ from pagedbench.runner.environment import git_state
 from pagedbench.runner.pool import Workers
 from pagedbench.runner.process import WorkerGone
 from pagedbench.runner.protocol import Job, ResolvedTarget
-from pagedbench.runner.session import Interrupted, sigterm_interrupts
+from pagedbench.runner.signals import interruptible
 from pagedbench.runner.versus_job import VersusJob
 from pagedbench.scenario.model import Scenario
 from pagedbench.timing.options import HARD_SECONDS, TimingOptions
@@ -70,20 +70,16 @@ def compare_scenarios(
     result = Compared(planned=len(scenarios) * len(groups))
     environment = {**workers.environment, "git": git_state(Path.cwd())}
     facts = distinct_facts(scenarios)
-    try:
-        with sigterm_interrupts():
-            for scenario in scenarios:
-                for group in groups:
-                    watcher.begin(f"{scenario.name} {' '.join(f'{s.target.name}:{s.path}' for s in group)}")
-                    record = _compare(scenario, group, workers, timing, watcher)
-                    record.facts = facts[scenario.name]
-                    record.environment = environment
-                    result.records.append(record)
-                    watcher.end(record)
-    except Interrupted:
-        result.interrupted_by = signal.SIGTERM
-    except KeyboardInterrupt:
-        result.interrupted_by = signal.SIGINT
+    with interruptible() as interruption:
+        for scenario in scenarios:
+            for group in groups:
+                watcher.begin(f"{scenario.name} {' '.join(f'{s.target.name}:{s.path}' for s in group)}")
+                record = _compare(scenario, group, workers, timing, watcher)
+                record.facts = facts[scenario.name]
+                record.environment = environment
+                result.records.append(record)
+                watcher.end(record)
+    result.interrupted_by = interruption.by
     return result
 
 

@@ -7,20 +7,25 @@ the libraries of `library_call`; anything else is refused.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagedbench.checks.budget import UNIT
+from pagedbench.backends.base import Traits
+from pagedbench.checks.budget import SLACK, UNIT, score_unit
 from pagedbench.errors import UsageError
 from pagedbench.layout.batch import BatchLayout
-from pagedbench.scenario.model import Scenario
+from pagedbench.scenario.model import Attention, Scenario
 from pagedbench.words import AttnPath
 
 _VARLEN_ARGUMENTS = "q, k, v, cu_seqlens_q, cu_seqlens_k, max(query_lens), max(total), softmax_scale=scale"
 _KVCACHE_ARGUMENTS = "q, k_cache, v_cache, {new}cache_seqlens=cache_seqlens, {table}=block_table, softmax_scale=scale"
 
+
+_ARRAYS = ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "total_seqlens", "sinks")
+_PAGED = ("k_cache", "v_cache", "k_new", "v_new", "block_table")
 
 _EXAMPLE = "q, k_cache, v_cache, block_table, softmax_scale, ..."
 _ANYWAY = "else send the scenario itself: `pagedbench check FILE` shows the failure"
@@ -28,13 +33,17 @@ _ANYWAY = "else send the scenario itself: `pagedbench check FILE` shows the fail
 
 @dataclass(frozen=True)
 class KernelCall:
-    """How a script calls a kernel: the import, the expression, whether it appends the new tokens itself, and whether a
-    second result is the LSE as this tool has it."""
+    """How a script calls a kernel: the import, the expression, and whether it appends the new tokens itself. Of a
+    function, whose second result is the LSE as this tool has it, also what it is declared to do."""
 
     imports: str
     expression: str
     appends: bool
-    gives_lse: bool = False
+    declared: Traits | None = None
+
+    def passes(self, name: str) -> bool:
+        """Whether the variable `name` is among the arguments."""
+        return re.search(rf"\b{name}[,)]", self.expression) is not None
 
 
 def library_call(backend: str, scenario: Scenario, path: AttnPath) -> KernelCall:
@@ -67,8 +76,8 @@ def library_call(backend: str, scenario: Scenario, path: AttnPath) -> KernelCall
     )
 
 
-def function_call(file: Path, function: str, arguments: Sequence[str]) -> KernelCall:
-    """The call of a function in a file, with the arguments that it takes, by name."""
+def function_call(file: Path, function: str, arguments: Sequence[str], declared: Traits | None = None) -> KernelCall:
+    """The call of a function in a file, with the arguments that it takes, by name, and the traits declared for it."""
     given = {
         "softmax_scale": "scale",
         "window_size": "window",
@@ -76,7 +85,6 @@ def function_call(file: Path, function: str, arguments: Sequence[str]) -> Kernel
         "max_seqlen_k": "max(total)",
         "total_seqlens": "total_seqlens",
         "alibi_slopes": "None",
-        "num_splits": "0",
         "k_scale": "1.0",
         "v_scale": "1.0",
         "out": "None",
@@ -89,7 +97,18 @@ def function_call(file: Path, function: str, arguments: Sequence[str]) -> Kernel
             )
     passed = ", ".join(f"{name}={given.get(name, name)}" for name in arguments)
     imports = f"import sys\n\nsys.path.insert(0, {str(file.resolve().parent)!r})\nfrom {file.stem} import {function}"
-    return KernelCall(imports, f"{function}({passed})", {"k_new", "v_new"} <= set(arguments), gives_lse=True)
+    return KernelCall(
+        imports, f"{function}({passed})", {"k_new", "v_new"} <= set(arguments), declared=declared or Traits()
+    )
+
+
+def reach(scenario: Scenario) -> str:
+    """What the script tries of a scenario, and what does not show in that."""
+    step = f", the first of the scenario's {scenario.steps} steps" if scenario.steps > 1 else ""
+    return (
+        f"the script makes one call{step}: what takes several (UNSTABLE, steps, a replayed graph) or the mean of all "
+        "rows (a lean) to see does not show in it"
+    )
 
 
 def script(scenario: Scenario, layout: BatchLayout, path: AttnPath, call: KernelCall, title: str) -> str:
@@ -99,15 +118,17 @@ def script(scenario: Scenario, layout: BatchLayout, path: AttnPath, call: Kernel
     if path is AttnPath.DECODE and layout.uniform_query_len is None:
         raise UsageError(f"decode cannot take {scenario.name}: its query lengths differ", "choose another --path")
     parts = [
-        '"""' + "\n".join(textwrap.wrap(title, 110)),
-        '\nNeeds torch and the kernel alone; exit 1 where it is wrong."""\n',
+        '"""' + textwrap.fill(title, 110),
+        "\n"
+        + textwrap.fill(f"Needs torch and the kernel alone; exit 1 where it is wrong; {reach(scenario)}.", 110)
+        + '"""\n',
         call.imports,
         "\nimport torch\n" if "import sys" in call.imports else "import torch\n",
         _facts(scenario, layout, call),
         _numbers(scenario, layout, call),
         _arrays(scenario, path, call),
         _memory(scenario, path, call),
-        f"result = {call.expression}",
+        _CALL.format(expression=call.expression),
         _judge(scenario, call),
     ]
     return "\n".join(parts)
@@ -142,8 +163,10 @@ def _facts(scenario: Scenario, layout: BatchLayout, call: KernelCall) -> str:
     ]
     if spec.sinks is not None:
         lines.append(f"sinks = torch.tensor({list(spec.sinks)}, device=device)")
-    elif "sinks=sinks" in call.expression:  # a function is passed all that it takes
+    elif call.passes("sinks"):  # a function is passed all that it takes
         lines.append("sinks = None")
+    if call.passes("num_splits"):
+        lines.append(f"num_splits = {spec.num_splits}")
     return "\n".join([*lines, "", ""])
 
 
@@ -191,36 +214,36 @@ def _index_dtypes(scenario: Scenario) -> Callable[[str], str]:
 def _arrays(scenario: Scenario, path: AttnPath, call: KernelCall) -> str:
     """The arguments that a call may name."""
     index = _index_dtypes(scenario)
-    lines = [
-        f"cache_seqlens = torch.tensor(cached_lens, dtype=torch.{index('cache_seqlens')}, device=device)",
-        f"total_seqlens = torch.tensor(total, dtype=torch.{index('cache_seqlens')}, device=device)",
-        *(
-            f"{array} = torch.tensor([0, *{lens}], device=device).cumsum(0).to(torch.{index(array)})"
+    made = {
+        "cache_seqlens": f"torch.tensor(cached_lens, dtype=torch.{index('cache_seqlens')}, device=device)",
+        "total_seqlens": f"torch.tensor(total, dtype=torch.{index('cache_seqlens')}, device=device)",
+        **{
+            array: f"torch.tensor([0, *{lens}], device=device).cumsum(0).to(torch.{index(array)})"
             for array, lens in (("cu_seqlens_q", "query_lens"), ("cu_seqlens_k", "total"))
-        ),
-    ]
+        },
+    }
+    lines = [f"{array} = {how}" for array, how in made.items() if call.passes(array)]
     if path is AttnPath.VARLEN:
         lines.append("k, v = (torch.cat([every[at.to(device)] for at in slots]) for every in (k_all, v_all))")
     if _appends(scenario, call):
         lines.append("new = torch.cat([at[n:] for at, n in zip(slots, cached_lens)]).to(device)")
-        lines.append("k_new, v_new = k_all[new], v_all[new]")
+        batched = ".view(len(query_lens), -1, *every.shape[1:])" if path is AttnPath.DECODE else ""
+        lines.append(f"k_new, v_new = (every[new]{batched} for every in (k_all, v_all))")
     elif call.appends:
         lines.append("k_new = v_new = None  # nothing is appended")
     lines.append("queries = q.clone().split(query_lens)")
     if path is AttnPath.DECODE:
         lines.append("q = q.view(len(query_lens), -1, heads, dim)")
-        if _appends(scenario, call):
-            lines.append("k_new, v_new = (t.view(len(query_lens), -1, *t.shape[1:]) for t in (k_new, v_new))")
     return "\n".join(lines)
 
 
 def _memory(scenario: Scenario, path: AttnPath, call: KernelCall) -> str:
     """What memory must hold after the call."""
-    if path is AttnPath.VARLEN:
-        return "memory = {'q': q, 'k': k, 'v': v}\nafter = {name: t.clone() for name, t in memory.items()}"
-    names = ("q", "block_table", "cache_seqlens", "k_cache", "v_cache")
+    names = ("q", *(("k", "v") if path is AttnPath.VARLEN else _PAGED), *_ARRAYS)
+    none = {"sinks": scenario.attention.sinks is None, **dict.fromkeys(("k_new", "v_new"), not scenario.batch.append)}
+    passed = [name for name in names if call.passes(name) and not none.get(name)]
     lines = [
-        "memory = {" + ", ".join(f"{name!r}: {name}" for name in names) + "}",
+        "memory = {" + ", ".join(f"{name!r}: {name}" for name in passed) + "}",
         "after = {name: t.clone() for name, t in memory.items()}",
     ]
     if _appends(scenario, call):
@@ -233,9 +256,7 @@ def _reference(scenario: Scenario) -> str:
     """The mask and score lines that this scenario needs."""
     spec = scenario.attention
     left, right = spec.window_size
-    lines = ["    seen = torch.ones(m, n, dtype=torch.bool)"]
-    if spec.causal:
-        lines.append("    seen &= key <= own")
+    lines = ["    seen = key <= own" if spec.causal else "    seen = torch.ones(m, n, dtype=torch.bool)"]
     if left >= 0:
         lines.append(f"    seen &= key >= own - {left}")
     if right >= 0 and not spec.causal:
@@ -251,26 +272,51 @@ def _reference(scenario: Scenario) -> str:
 def _judge(scenario: Scenario, call: KernelCall) -> str:
     """Every row against what the roundings of its own terms explain, as the check of accuracy does, with half as much
     again: a script has no traits of a library to go by."""
-    unit = UNIT[scenario.attention.dtype]
-    lse, judge_lse = (_LSE, _JUDGE_LSE) if call.gives_lse else ("", "")
-    return _JUDGE.format(reference=_reference(scenario), unit=unit, lse=lse, judge_lse=judge_lse)
+    reference, unit = _reference(scenario), UNIT[scenario.attention.dtype]
+    if call.declared is None:
+        return _JUDGE.format(reference=reference, unit=unit, results=_LIBRARYS, judge_lse="") + _END
+    judge_lse = _JUDGE_LSE.format(room=_lse_room(scenario.attention, call.declared))
+    return _JUDGE.format(reference=reference, unit=unit, results=_FUNCTIONS, judge_lse=judge_lse) + _END
 
 
-_LSE = "lse = result[1].reshape(-1, heads).double() if isinstance(result, tuple) else None\n"
+def _lse_room(spec: Attention, traits: Traits) -> str:
+    """About the check's budget of an LSE, with half as much again, from `needed` and the number of keys `n`: a row's
+    largest score, which it is made of, is near its LSE."""
+    fp32 = UNIT["float32"]
+    of_scores, of_sum = 2 * fp32 + SLACK * score_unit(spec, traits), fp32 / 16
+    room = f"{1.5 * of_scores:.3g} * (1 + needed.abs()) + {1.5 * of_sum:.3g} * n**0.5"
+    if traits.sum_of_rounded_weights:
+        room += f" + {1.5 * SLACK * UNIT[traits.p_dtype or spec.dtype]:.3g}"
+    return room
+
+
+_CALL = """try:
+    result = {expression}
+except SystemExit as ended:
+    raise SystemExit(f"the kernel ended the program by sys.exit({{ended.code}})  WRONG") from None"""
+
+_LIBRARYS = "out = result[0] if isinstance(result, tuple) else result"
+
+_FUNCTIONS = """out, lse = result if isinstance(result, (tuple, list)) and len(result) == 2 else (result, None)
+lse = None if lse is None else lse.reshape(-1, heads).double()"""
 
 _JUDGE_LSE = """    if lse is not None and m:
         told, needed = lse.split(query_lens)[b], torch.logsumexp(s, -1).T
-        far = float(torch.where(told == needed, 0.0, (told - needed).abs()).max())
-        if not far <= 0.001:
+        room = {room}
+        far = float(torch.where(told == needed, 0.0, (told - needed).abs() / room).max())
+        if not far <= 1:
             wrong += [b]
-            print(f"sequence {b}: the LSE is off by up to {far:.3g}  WRONG")
+            print(f"sequence {{b}}: the LSE is off by up to {{far:.3g}} times what rounding explains  WRONG")
 """
 
-_JUDGE = """out = (result[0] if isinstance(result, tuple) else result).reshape(-1, heads, dim_v).double()
-{lse}
-wrong = [name for name, t in memory.items() if not torch.equal(t.nan_to_num(9), after[name].nan_to_num(9))]
-for name in wrong:
-    print(f"{{name}} is not what it must be after the call  WRONG")
+_JUDGE = """{results}
+changed = [name for name, t in memory.items() if not torch.equal(t.nan_to_num(9), after[name].nan_to_num(9))]
+wrong = [f"{{name}} is not what it must be after the call" for name in changed]
+if out.dtype != dtype:
+    wrong += [f"the output is {{out.dtype}}, needed {{dtype}}"]
+for what in wrong:
+    print(f"{{what}}  WRONG")
+out = out.reshape(-1, heads, dim_v).double()
 for b, (n, m, mine) in enumerate(zip(total, query_lens, out.split(query_lens))):
     k, v = (every[slots[b].to(device)].double().repeat_interleave(heads // kv_heads, 1) for every in (k_all, v_all))
     s = torch.einsum("qhd,khd->hqk", queries[b].double(), k) * scale
@@ -283,5 +329,8 @@ for b, (n, m, mine) in enumerate(zip(total, query_lens, out.split(query_lens))):
     wrong += [] if error <= 3 else [b]
     word = "" if error <= 3 else "  WRONG"
     print(f"sequence {{b}}, {{n}} keys: worst row off by {{error:.3g}} times its rounding{{word}}")
-{judge_lse}raise SystemExit(1 if wrong else print("nothing wrong in this one call; no other is tried"))
+{judge_lse}"""
+
+_END = """\
+raise SystemExit(1 if wrong else print("nothing wrong in this one call; others, or other batches, are not tried"))
 """

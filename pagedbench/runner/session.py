@@ -8,14 +8,12 @@ returned, and `interrupted_by` says so.
 from __future__ import annotations
 
 import signal
-import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Protocol
 
 from pagedbench.errors import PagedbenchError, RecordsLost
@@ -26,7 +24,7 @@ from pagedbench.runner.environment import git_state
 from pagedbench.runner.outcome import apply_expectation, expectation_of, wants_memory
 from pagedbench.runner.parallel import side_by_side
 from pagedbench.runner.pool import WorkerError, Workers
-from pagedbench.runner.signals import signals_wait
+from pagedbench.runner.signals import interruptible, signals_wait
 
 DIAGNOSED_A_BACKEND = 10
 """A kernel that fails everywhere fails for one reason: so many of its failures are explained, the rest are listed."""
@@ -36,13 +34,6 @@ NOT_DIAGNOSED = (
 
 FEWER = 4
 """So many times fewer workers judge again what found too little memory beside all of them."""
-
-ECHO_SECONDS = 10.0
-"""For so long after a SIGTERM another one is the same wish, said again."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """SIGTERM, raised like Ctrl-C."""
 
 
 class Watcher(Protocol):
@@ -89,15 +80,12 @@ def run_cells(
     fingerprints = [cell.fingerprint(options) for cell in cells]
     left = [cell for cell, fingerprint in zip(cells, fingerprints, strict=True) if fingerprint not in there]
     try:
-        with sigterm_interrupts():
+        with interruptible() as interruption:
             if len(workers) == 1:
                 judging.one_by_one(left, workers[0])
             else:
                 judging.together(left, workers)
-    except Interrupted:
-        result.interrupted_by = signal.SIGTERM
-    except KeyboardInterrupt:
-        result.interrupted_by = signal.SIGINT
+        result.interrupted_by = interruption.by
     except (WorkerError, RecordsLost) as error:  # what was judged before is to be reported first
         result.failed = error
     result.records = [there[fingerprint] for fingerprint in fingerprints if fingerprint in there]
@@ -160,33 +148,3 @@ class _Judging:
                 self.store.append(record)
             self.there[record.fingerprint] = record
         self.watcher.end(record)
-
-
-@contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Within the block, SIGTERM raises `Interrupted` where the program stands.
-
-    `timeout` and process managers send it twice, to the process and to its group: while what was done is brought home,
-    within the block and after it, the repeated signal is ignored; one that comes `ECHO_SECONDS` later ends the process.
-    """
-    came: list[float] = []
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if not came:
-            came.append(time.monotonic())
-            raise Interrupted
-        if time.monotonic() - came[0] > ECHO_SECONDS:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.raise_signal(signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    except Exception as error:
-        # Raised inside a lock's own code, `Interrupted` is replaced by that code's complaint about it.
-        if came:
-            raise Interrupted from error
-        raise
-    finally:
-        if not came:
-            signal.signal(signal.SIGTERM, before)

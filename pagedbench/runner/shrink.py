@@ -6,11 +6,13 @@ scenario fails is asked of the caller, who runs it in a worker; nothing here run
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from pagedbench.errors import ScenarioError
 from pagedbench.layout.build import build_layout
+from pagedbench.runner.signals import interruptible
 from pagedbench.scenario.model import (
     AUTO_SPLITS,
     UNLIMITED,
@@ -25,31 +27,37 @@ StillFails = Callable[[Scenario], bool]
 _HEAD_DIMS = (16, 32, 64)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Shrunk:
-    """The smallest scenario found, how many were tried, and how many of them were kept."""
+    """The smallest scenario found, how many were tried, and how many of them were kept; `interrupted_by` is the signal
+    that ended the search early."""
 
     scenario: Scenario
-    tried: int
-    kept: int
+    tried: int = 0
+    kept: int = 0
+    interrupted_by: signal.Signals | None = None
 
 
 def shrink(scenario: Scenario, still_fails: StillFails, *, most: int = 400) -> Shrunk:
     """Reduce a failing scenario by at most `most` trials. `still_fails` is only asked about valid scenarios."""
-    smallest, tried, kept = scenario, 0, 0
-    progress = True
-    while progress and tried < most:
-        progress = False
-        for candidate in reductions(smallest):
-            if tried >= most:
-                break
-            if not _valid(candidate):
-                continue
-            tried += 1
-            if still_fails(candidate):
-                smallest, kept, progress = candidate, kept + 1, True
-                break
-    return Shrunk(smallest, tried, kept)
+    found = Shrunk(scenario)
+    with interruptible() as interruption:
+        while found.tried < most and (smaller := _smaller(found, still_fails, most)) is not None:
+            found.scenario, found.kept = smaller, found.kept + 1
+    found.interrupted_by = interruption.by
+    return found
+
+
+def _smaller(found: Shrunk, still_fails: StillFails, most: int) -> Scenario | None:
+    """The first reduction that still fails, or None; counts those that were tried."""
+    for candidate in filter(_valid, reductions(found.scenario)):
+        if found.tried >= most:
+            break
+        fails = still_fails(candidate)
+        found.tried += 1
+        if fails:
+            return candidate
+    return None
 
 
 def reductions(scenario: Scenario) -> Iterator[Scenario]:

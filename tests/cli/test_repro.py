@@ -52,6 +52,15 @@ def test_a_file_without_a_name_is_taken_as_check_takes_it(command: Command, kern
     assert "unrelated" not in ended.out
 
 
+@pytest.mark.parametrize("output", [(), ("-o", "script.py")])
+def test_what_one_call_cannot_show_is_said(command: Command, kernel: str, output: tuple[str, ...]) -> None:
+    ended = command("repro", "-b", kernel, *output, scenarios=["right"], extra="steps: 4\n")
+    assert ended.code == 0, ended.err
+    said = ended.err.splitlines()[-1]
+    assert said.startswith("the script makes one call, the first of the scenario's 4 steps: ")
+    assert "UNSTABLE" in said
+
+
 def test_a_function_that_takes_everything_by_name_gets_all_that_a_script_has(command: Command, kernel: str) -> None:
     ended = command("repro", "-b", f"{kernel}:named_varlen", scenarios=["right"])
     assert ended.code == 0, ended.err

@@ -149,6 +149,36 @@ def test_an_interrupt_leaves_complete_records_a_table_and_no_orphans(
     _assert_gone(family)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_a_kernels_file_is_loaded_is_told_and_leaves_no_orphan(
+    start: Start, scenario_file: Write, tmp_path: Path, number: signal.Signals
+) -> None:
+    kernel = tmp_path / "endless.py"
+    kernel.write_text(
+        "import os, subprocess\nfrom pathlib import Path\n\n"
+        "child = subprocess.Popen(['sleep', '1000'])\n"
+        "Path(__file__).with_name('pids').write_text(f'{os.getpid()} {child.pid}')\n"
+        f"os.kill(os.getppid(), {int(number)})\nwhile True:\n    pass\n"
+    )
+    run = start("check", scenario_file("small"), "--backend", f"{kernel}:my_decode")
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 128 + number, err
+    assert err.splitlines()[-1] == f"interrupted by {number.name}: what is not shown above was not done"
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    deadline = time.monotonic() + 5
+    while any(map(_runs, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_runs, pids))
+
+
+def _runs(pid: int) -> bool:
+    """Whether there is such a process that is not only waiting for somebody to ask how it ended."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_kill_9_loses_the_cell_in_flight_and_resume_goes_on(start: Start, scenario_file: Write, tmp_path: Path) -> None:
     records = tmp_path / "records.jsonl"
     names = [f"s{i}" for i in range(4)]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pagedbench.backends.base import Traits
 from pagedbench.errors import UsageError
 from pagedbench.layout.build import build_layout
 from pagedbench.runner.repro import KernelCall, function_call, library_call, script
@@ -119,6 +120,45 @@ def one_head_decode(**arguments):
     out, lse = my_decode(**arguments)
     out[-1, :, -1] *= 1.03
     return out, lse
+
+
+def slightly_off_lse_decode(**arguments):
+    out, lse = my_decode(**arguments)
+    return out, lse + 5e-4
+
+
+def rounded_lse_decode(**arguments):
+    out, lse = my_decode(**arguments)
+    return out, lse.bfloat16().float()
+
+
+def new_tokens_decode(**arguments):
+    result = my_decode(**arguments)
+    arguments["k_new"].mul_(2)
+    return result
+
+
+def lengths_decode(total_seqlens, **arguments):
+    total_seqlens += 1
+    return my_decode(**arguments)
+
+
+def fp32_decode(**arguments):
+    out, lse = my_decode(**arguments)
+    return out.float(), lse
+
+
+def no_lse_decode(**arguments):
+    return 1.1 * my_decode(**arguments)[0], None
+
+
+def list_decode(**arguments):
+    out, lse = my_decode(**arguments)
+    return [1.1 * out, lse]
+
+
+def exiting_decode(**arguments):
+    raise SystemExit(0)
 '''
 DECODE_ARGUMENTS = [
     "q", "k_cache", "v_cache", "k_new", "v_new", "block_table", "cache_seqlens", "softmax_scale", "sinks",
@@ -126,10 +166,11 @@ DECODE_ARGUMENTS = [
 ]  # fmt: skip
 
 
-def told_by(tmp_path: Path, wanted: Scenario, function: str) -> tuple[int, str]:
+def told_by(tmp_path: Path, wanted: Scenario, function: str, declared: Traits | None = None) -> tuple[int, str]:
     """Exit code and words of the script for a function of `DECODE_KERNEL`."""
     (tmp_path / "kernel.py").write_text(DECODE_KERNEL)
-    call = function_call(tmp_path / "kernel.py", function, DECODE_ARGUMENTS)
+    more = ["total_seqlens"] if function == "lengths_decode" else []
+    call = function_call(tmp_path / "kernel.py", function, [*DECODE_ARGUMENTS, *more], declared)
     file = tmp_path / "repro.py"
     file.write_text(script(wanted, build_layout(wanted), AttnPath.DECODE, call, "A title."))
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=False, timeout=100)
@@ -151,6 +192,14 @@ def test_a_function_may_take_what_the_scenario_does_not_have(tmp_path: Path, app
         ("query_decode", "q is not what it must be"),
         ("stray_decode", "v_cache is not what it must be"),
         ("one_head_decode", "sequence 2, 71 keys: worst row off by"),
+        ("slightly_off_lse_decode", "the LSE is off"),
+        ("rounded_lse_decode", "the LSE is off"),
+        ("new_tokens_decode", "k_new is not what it must be"),
+        ("lengths_decode", "total_seqlens is not what it must be"),
+        ("fp32_decode", "the output is torch.float32, needed torch.bfloat16"),
+        ("no_lse_decode", "sequence 2, 71 keys: worst row off by"),
+        ("list_decode", "sequence 2, 71 keys: worst row off by"),
+        ("exiting_decode", "the kernel ended the program by sys.exit(0)"),
     ],
 )
 def test_what_is_wrong_beside_the_output_or_in_few_rows_of_it_is_shown(
@@ -161,6 +210,24 @@ def test_what_is_wrong_beside_the_output_or_in_few_rows_of_it_is_shown(
     assert any(words in line and "WRONG" in line for line in told.splitlines()), told
 
 
+@pytest.mark.slow
+def test_an_lse_may_be_as_far_off_as_the_kernel_is_declared_to_compute(tmp_path: Path) -> None:
+    code, told = told_by(tmp_path, docs_decode(), "slightly_off_lse_decode", Traits(sum_of_rounded_weights=True))
+    assert code == 0, told
+
+
+def test_a_script_of_the_first_of_several_steps_says_so() -> None:
+    wanted = scenario(steps=4)
+    text = script(wanted, build_layout(wanted), AttnPath.DECODE, KernelCall("", "f(q)", False), "A title.")
+    assert "one call, the first of the scenario's 4 steps" in " ".join(text.split('"""')[1].split())
+
+
+def test_a_function_is_passed_the_scenarios_number_of_splits() -> None:
+    wanted = scenario(attention={"num_splits": 3})
+    call = function_call(Path("kernel.py"), "f", ["q", "num_splits"])
+    assert "\nnum_splits = 3\n" in script(wanted, build_layout(wanted), AttnPath.DECODE, call, "A title.")
+
+
 def test_a_library_is_called_by_its_own_names() -> None:
     call = library_call("flash-attn-3", docs_decode(), AttnPath.DECODE)
     assert call.imports == "from flash_attn_interface import flash_attn_with_kvcache"
@@ -169,13 +236,13 @@ def test_a_library_is_called_by_its_own_names() -> None:
     assert "block_table=block_table" in library_call("flash-attn", docs_decode(), AttnPath.DECODE).expression
 
 
-def test_a_script_has_some_forty_lines_and_is_valid_python() -> None:
+def test_a_script_has_some_sixty_lines_and_is_valid_python() -> None:
     (wanted,) = load_scenarios(["docs-decode"])
     text = script(
         wanted, build_layout(wanted), AttnPath.DECODE, library_call("flash-attn-3", wanted, AttnPath.DECODE), "T"
     )
     compile(text, "repro.py", "exec")
-    assert sum(bool(line.strip()) for line in text.splitlines()) <= 60
+    assert sum(bool(line.strip()) for line in text.splitlines()) <= 64
     assert "import pagedbench" not in text
 
 

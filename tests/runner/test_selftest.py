@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing import active_children
 from pathlib import Path
@@ -152,3 +154,25 @@ def test_the_catalogue_can_be_listed_without_running_anything() -> None:
     done = CliRunner().invoke(app, ["selftest", "--list"])
     assert done.exit_code == 0
     assert "block-id-16-bits: block ids are cut to 16 bits" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_shows_its_table_and_exits_by_the_signal(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    missed = result(Power.SHOWS, {"accuracy": "PASS"})
+
+    def interrupted(plan: Plan, progress: object) -> Iterator[Trialled]:
+        yield missed
+        signal.raise_signal(number)
+
+    monkeypatch.setattr("pagedbench.runner.selftest.run_selftest", interrupted)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        done = CliRunner().invoke(app, ["selftest", "--fault", "split-lost", "--jobs", "1"])
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert done.exit_code == 128 + number, done.output
+    assert "MISSED: split-lost" in done.output
+    count = Plan((), ("split-lost",), "cpu").count
+    assert f"interrupted by {number.name}: 1 of {count} pairs were tried" in done.output

@@ -15,8 +15,8 @@ import pytest
 from pagedbench.results.record import CellRecord
 from pagedbench.runner.cells import Cell, JudgeOptions, plan
 from pagedbench.runner.protocol import Job, ResolvedTarget
-from pagedbench.runner.session import Interrupted, run_cells, sigterm_interrupts
-from pagedbench.runner.signals import signals_wait
+from pagedbench.runner.session import run_cells
+from pagedbench.runner.signals import Interrupted, interruptible, signals_wait, sigterm_interrupts
 from pagedbench.scenario.loader import loads
 from pagedbench.words import Verdict
 
@@ -51,12 +51,12 @@ def test_a_second_signal_while_winding_up_is_ignored() -> None:
 def test_one_that_comes_much_later_ends_the_process() -> None:
     code = (
         "import signal, time\n"
-        "from pagedbench.runner import session\n"
-        "session.ECHO_SECONDS = 0.0\n"
+        "from pagedbench.runner import signals\n"
+        "signals.ECHO_SECONDS = 0.0\n"
         "try:\n"
-        "    with session.sigterm_interrupts():\n"
+        "    with signals.sigterm_interrupts():\n"
         "        signal.raise_signal(signal.SIGTERM)\n"
-        "except session.Interrupted:\n"
+        "except signals.Interrupted:\n"
         "    time.sleep(0.01)\n"
         "    signal.raise_signal(signal.SIGTERM)\n"
         "print('never')\n"
@@ -86,6 +86,22 @@ def test_without_a_signal_the_handler_is_what_it_was() -> None:
     with sigterm_interrupts():
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_block_that_a_signal_ends_says_which_and_what_follows_is_done(number: signal.Signals) -> None:
+    with interruptible() as interruption:
+        signal.raise_signal(number)
+    assert interruption.by is number
+
+
+def test_an_interrupted_block_within_another_goes_on_to_ignore_the_repeated_signal() -> None:
+    with interruptible() as outer:
+        with interruptible() as inner:
+            told_to_end()
+        told_to_end()
+    told_to_end()
+    assert (inner.by, outer.by) == (signal.SIGTERM, None)
 
 
 def test_signals_wait_for_the_end_of_a_block_whichever_thread_they_reach() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from pagedbench.runner.shrink import reductions, shrink
 from pagedbench.scenario.loader import load_scenarios
 from pagedbench.scenario.model import Scenario
 from tests.tensors.cells import docs_decode, scenario
+
+from .conftest import Start
 
 KERNEL = '''
 import torch
@@ -65,6 +68,62 @@ def test_what_fails_only_as_it_is_stays_as_it_is() -> None:
 
 def test_the_number_of_trials_is_kept() -> None:
     assert shrink(docs_decode(), lambda s: False, most=5).tried == 5
+
+
+INTERRUPTING = """
+import os
+from pathlib import Path
+
+
+def zero_decode(q):
+    calls = Path(__file__).with_name("calls")
+    calls.write_text(calls.read_text() + "." if calls.exists() else ".")
+    if len(calls.read_text()) == {call}:
+        os.kill(os.getppid(), {number})
+        while True:
+            pass
+    return 0 * q
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "call", "told"),
+    [
+        (signal.SIGINT, 15, ["interrupted by SIGINT: ", " kept; saved as docs-decode-shrunk.yaml"]),
+        (signal.SIGTERM, 15, ["interrupted by SIGTERM: ", " kept; saved as docs-decode-shrunk.yaml"]),
+        (signal.SIGTERM, 1, ["interrupted by SIGTERM: what is not shown above was not done"]),
+    ],
+)
+def test_an_interrupted_command_saves_and_shows_the_smallest_so_far(
+    start: Start, tmp_path: Path, number: signal.Signals, call: int, told: list[str]
+) -> None:
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(INTERRUPTING.format(call=call, number=int(number)))
+    run = start("shrink", "docs-decode", "-b", f"{kernel}:zero_decode", "--suite", "run")
+    out, err = run.communicate(timeout=100)
+    assert run.returncode == 128 + number, out + err
+    assert all(words in err.splitlines()[-1] for words in told), err
+    file = tmp_path / "docs-decode-shrunk.yaml"
+    assert file.exists() is (call > 1)
+    if call > 1:
+        assert out == file.read_text()
+        (small,) = load_scenarios([str(file)])
+        assert small.batch.size < 3
+        assert "A smaller form" in small.about
+
+
+def test_an_interruption_keeps_what_was_found_and_counts_no_trial_in_hand() -> None:
+    asked: list[Scenario] = []
+
+    def interrupted_at_the_third(candidate: Scenario) -> bool:
+        asked.append(candidate)
+        if len(asked) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return len(asked) == 1
+
+    found = shrink(docs_decode(), interrupted_at_the_third)
+    assert (found.tried, found.kept, found.interrupted_by) == (2, 1, signal.SIGINT)
+    assert found.scenario == asked[0]
 
 
 @pytest.mark.parametrize("name", ["docs-decode", "docs-varlen"])
