@@ -16,7 +16,7 @@ from typing import Any
 from pagedbench.backends.base import Backend
 from pagedbench.backends.declare import MARK
 from pagedbench.backends.user import UserBackend, UserKernel, tells_path
-from pagedbench.errors import UsageError, nearest
+from pagedbench.errors import UsageError, nearest, said
 from pagedbench.words import AttnPath
 
 USER_MODULE = "_pagedbench_user_"  # what the names of modules from users' files begin with
@@ -95,8 +95,10 @@ def load_module(file: str) -> ModuleType:
         sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # whatever a user's file raises is theirs to see, with its place
+    except BaseException as error:  # whatever a user's file raises is theirs to see, with its place
         del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):  # unless it is a person who wants out
+            raise
         raise UsageError(f"{_place(error, path, file)}: {type(error).__name__}: {_one_line(error)}") from error
     return module
 
@@ -150,5 +152,5 @@ def _place(error: BaseException, path: Path, shown: str) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = error.msg if isinstance(error, SyntaxError) else said(error)
     return " ".join(text.split())

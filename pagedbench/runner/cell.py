@@ -23,7 +23,7 @@ from pagedbench.backends.registry import backends, find_backend, presence
 from pagedbench.checks.base import Check, CheckContext, CheckResult
 from pagedbench.checks.blindness import blindness, unreached
 from pagedbench.checks.floor import floor
-from pagedbench.errors import PagedbenchError
+from pagedbench.errors import PagedbenchError, said
 from pagedbench.faults.diagnosis import diagnose
 from pagedbench.oracle.reference import NoReference
 from pagedbench.report.footprint_plot import footprint_svg
@@ -254,7 +254,7 @@ class _Walk:
         failure = read_failure(error)
         self.spent = self.spent or failure.worker_is_spent
         self._record.error = _traceback(error)
-        return CheckResult(name, failure.verdict, failure.message + _place_in_users_file(error))
+        return CheckResult(name, failure.verdict, failure.message + place_in_users_file(error))
 
     def _note_sample(self, context: CheckContext) -> None:
         """Say when the oracle answered for some rows only. Asking for a reference here would make one."""
@@ -278,7 +278,7 @@ def read_failure(error: BaseException) -> Failure:
     After a CUDA error the context answers every later call with the same error, so the process is spent; after memory
     ran out it may hold what it could not free.
     """
-    text = printable(f"{type(error).__name__}: {error}").rstrip(": ")
+    text = printable(f"{type(error).__name__}: {said(error)}").rstrip(": ")
     first_line = clipped(text.splitlines()[0], MOST_MESSAGE)
     if isinstance(error, NoReference):
         return Failure(Verdict.NO_REFERENCE, str(error), worker_is_spent=False)
@@ -289,7 +289,7 @@ def read_failure(error: BaseException) -> Failure:
     return Failure(Verdict.ERROR, error.message if isinstance(error, PagedbenchError) else first_line, False)
 
 
-def _place_in_users_file(error: BaseException) -> str:
+def place_in_users_file(error: BaseException) -> str:
     """Where a user's own file is on the way of an exception, the line in it: ` (my_kernel.py:12)`."""
     places = [
         f" ({Path(frame.f_code.co_filename).name}:{line})"

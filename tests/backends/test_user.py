@@ -196,6 +196,18 @@ def test_a_whole_file_is_taken_for_what_in_it_is_named_after_a_path(tmp_path: Pa
 BAD = {
     "syntax": ("def f(:\n", "f", "kernel.py:1:", "SyntaxError"),
     "raises at import": ("x = 1\nraise OSError('no GPU')\n", "f", "kernel.py:2", "OSError: no GPU"),
+    "raises what is no Exception": (
+        "x = 1\nclass Skipped(BaseException): ...\nraise Skipped('not here')\n",
+        "f",
+        "kernel.py:3",
+        "Skipped: not here",
+    ),
+    "raises what cannot be shown": (
+        "class E(Exception):\n    def __str__(self): return 1 / 0\nraise E\n",
+        "f",
+        "kernel.py:3",
+        "E: its message cannot be shown, that raises ZeroDivisionError",
+    ),
     "no such function": ("def my_decode(q): ...\n", "my_decod", "my_decod", "did you mean my_decode?"),
     "unknown argument": ("def my_decode(q, blok_table): ...\n", "my_decode", "blok_table", "did you mean block_table?"),
     "an argument of another path": ("def my_varlen(q, k_cache): ...\n", "my_varlen", "k_cache", "varlen"),

@@ -92,6 +92,13 @@ def test_an_exception_of_the_kernel_is_an_error_with_its_message_and_traceback()
     assert [c["check"] for c in record.checks] == ["accuracy"]
 
 
+def test_an_exception_that_cannot_be_shown_does_not_hide_itself() -> None:
+    record, _ = walk("unspeakable")
+    said = r"Unspeakable: its message cannot be shown, that raises ZeroDivisionError \(kernels\.py:\d+\)"
+    assert re.fullmatch(said, record.message)
+    assert [(c["check"], c["verdict"]) for c in record.checks] == [("accuracy", "ERROR")]
+
+
 def test_a_kernel_that_exits_is_an_error_and_not_the_end() -> None:
     assert walk("exiting")[0].verdict is Verdict.ERROR
 

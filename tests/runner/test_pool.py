@@ -89,6 +89,14 @@ def test_what_means_nothing_is_a_usage_error(
         workers.resolve(targets, paths)
 
 
+def test_a_file_that_raises_what_ctrl_c_does_is_refused_with_its_place(workers: Workers, tmp_path: Path) -> None:
+    file = tmp_path / "impatient.py"
+    file.write_text("x = 1\nraise KeyboardInterrupt\n")
+    with pytest.raises(UsageError) as refused:
+        workers.resolve([f"{file}:f_decode"], [])
+    assert refused.value.message == "KeyboardInterrupt, raised when it is imported (impatient.py:2)"
+
+
 def test_a_library_that_ends_the_process_costs_its_own_cells_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
