@@ -49,6 +49,7 @@ class CheckResult:
     """The outcome of one check. `message` is one line; `findings` are worst first; `metrics` are plain numbers.
 
     A check that does not apply is SKIPPED with the reason as `message`. `warnings` stand beside any verdict (BLIND).
+    `final`: what came back is nothing that another check could look at, or a diagnosis explain.
     """
 
     check: str
@@ -57,6 +58,7 @@ class CheckResult:
     findings: tuple[Finding, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    final: bool = False
 
 
 @dataclass(frozen=True)

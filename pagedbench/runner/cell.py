@@ -185,7 +185,8 @@ class _Walk:
             limit_address_space(need, torch.get_num_threads())
 
     def _check(self, context: CheckContext) -> list[CheckResult]:
-        """The results of the suite. An exception of the backend ends it: the other checks would meet it again."""
+        """The results of the suite. An exception of the backend ends it: the other checks would meet it again; and so
+        does an output that is none."""
         results = []
         for check in checks_of(self._job.suite, self._job.scenario, self._job.related):
             with self._stage(f"the check {check.name}"):
@@ -193,7 +194,7 @@ class _Walk:
             results.append(result)
             self._record.checks.append(as_dict(result))
             self._tell("check", result=as_dict(result))
-            if result.verdict in (Verdict.ERROR, Verdict.CRASHED):
+            if result.final or result.verdict in (Verdict.ERROR, Verdict.CRASHED):
                 break
         return results
 
@@ -225,7 +226,7 @@ class _Walk:
     def _explain(self, context: CheckContext, results: list[CheckResult]) -> None:
         """Say what a failing cell behaves like. The verdict is told before: asking a bad kernel again may end it."""
         wrong = self._record.verdict.is_wrong
-        if not (wrong or self._record.verdict is Verdict.ERROR):
+        if not (wrong or self._record.verdict is Verdict.ERROR) or any(result.final for result in results):
             return
         self._tell("verdict", record=self._record.to_json())
         if self._job.diagnose:

@@ -55,6 +55,22 @@ def test_another_dtype_is_a_mismatch_however_close_the_numbers(kernel: str, dtyp
     assert record.checks[0]["message"] == f"the output is {dtype}, needed bfloat16"
 
 
+NO_FLOATS = {
+    "int_decode": "the output is int32, needed bfloat16",
+    "complex_decode": "the output is complex64, needed bfloat16",
+    "int_lse_decode": "the LSE is int32, needed float32",
+    "bool_lse_decode": "the LSE is bool, needed float32",
+}
+
+
+@pytest.mark.parametrize("kernel", NO_FLOATS)
+def test_what_is_no_float_is_judged_once_and_not_looked_into(kernel: str) -> None:
+    record = judged(f"{HOSTILE}:{kernel}", SMALL, suite="full")
+    assert (record.verdict, record.message) == (Verdict.MISMATCH, NO_FLOATS[kernel])
+    assert [check["check"] for check in record.checks] == ["accuracy"]
+    assert (record.diagnosis, record.warnings, record.error) == ([], [], None)
+
+
 @pytest.mark.parametrize("kernel", ["strided_decode", "one_buffer_decode", "lse_in_fp64", "requires_grad_decode"])
 def test_odd_but_right(kernel: str) -> None:
     """Views with gaps, the same memory at every call, an LSE in fp64, a gradient that nobody asked for."""
