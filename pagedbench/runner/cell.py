@@ -268,8 +268,9 @@ class _Walk:
         record = self._record
         record.verdict = worst(result.verdict for result in results)
         record.message = next((r.message for r in results if r.verdict is record.verdict), "")
-        metrics = next((r.metrics for r in results if r.check == "accuracy"), {})
-        ratios = [metrics[name] for name in ("worst_ratio", "worst_lse_ratio") if name in metrics]
+        # Of every execution that was held against the oracle, which this figure tells.
+        held = [result.metrics for result in results if "worst_error" in result.metrics]
+        ratios = [of[name] for of in held for name in ("worst_ratio", "worst_lse_ratio") if name in of]
         record.worst_error = max(ratios, default=None)
 
 

@@ -99,6 +99,13 @@ def test_memory_that_is_not_the_kernels_to_change(kernel: str) -> None:
     assert CORRUPTED[kernel] in record.message
 
 
+def test_of_an_input_that_changed_it_is_no_news_that_no_fault_explains_it() -> None:
+    record = judged(f"{HOSTILE}:sorts_its_table_decode", SMALL)
+    (wrong,) = record.failed_checks
+    assert [finding["array"] for finding in wrong["findings"]] == ["block_table"]
+    assert record.diagnosis == []
+
+
 def test_host_arrays_and_slots_are_a_calls_own() -> None:
     """A planner may turn lengths into page counts where they stand: no later call sees that, and no layout."""
     assert hostile("changes_host_arrays_decode").verdict is Verdict.PASS

@@ -123,6 +123,20 @@ def test_a_missing_path_is_skipped() -> None:
     assert "varlen" in record.message
 
 
+def test_the_figure_of_a_cell_is_that_of_the_step_that_is_wrong(tmp_path: Path) -> None:
+    kernel = tmp_path / "later.py"
+    kernel.write_text(
+        KERNELS.read_text() + "\ndef later_decode(q, k_cache, v_cache, block_table, total_seqlens, softmax_scale):\n"
+        "    out = good_decode(q, k_cache, v_cache, block_table, total_seqlens, softmax_scale)\n"
+        "    return out + (total_seqlens[0] == 8)\n"
+    )
+    record, _ = walk(f"{kernel}:later_decode", SCENARIO.format(name="small") + "steps: 3\n")
+    assert record.verdict is Verdict.MISMATCH
+    assert record.message.startswith("step 3 of 3: sequence")
+    assert record.worst_error is not None
+    assert record.worst_error > 1
+
+
 def test_a_scenario_that_asks_for_repeats_gets_them() -> None:
     record, _ = walk(text=SCENARIO.format(name="small") + "repeats: 3\n")
     assert [c["message"] for c in record.checks if c["check"] == "repeats"] == ["3 calls, all right, the same bits"]
