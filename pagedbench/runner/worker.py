@@ -73,7 +73,7 @@ def _describe(channel: Channel, request: Message) -> bool:
 
 @contextlib.contextmanager
 def _refusing(channel: Channel) -> Iterator[None]:
-    """Tell the parent why a name cannot be loaded. A KeyboardInterrupt here is the file's own: Ctrl-C reaches the parent
+    """Tell the parent why a name cannot be loaded. A KeyboardInterrupt is the file's own: Ctrl-C reaches the parent
     alone."""
     try:
         yield

@@ -38,7 +38,7 @@ class Unspeakable(Exception):
     """Cannot be shown."""
 
     def __str__(self):
-        return 1 / 0
+        return str(1 / 0)
 
 
 def unspeakable_decode(q):
