@@ -114,13 +114,18 @@ def _telling(channel: Channel, seconds: float) -> Iterator[Callable[..., None]]:
 
 def _cell(channel: Channel, request: Message) -> bool:
     """Judge one cell; True when this process is spent. Each stage and check is told at once: a crash loses the rest."""
+    from pagedbench.backends.registry import find_backend
     from pagedbench.runner.cell import judge
     from pagedbench.runner.common import LAST
     from pagedbench.runner.state import changes, process_state
 
-    before = process_state()
+    job = Job.from_message(request)
     with _telling(channel, request["seconds"]) as tell:
-        judged = judge(Job.from_message(request), tell, common=LAST)
+        tell("stage", name="its import", allowance=0.0)
+        with contextlib.suppress(PagedbenchError):  # `judge` says it
+            find_backend(job.backend)
+        before = process_state()  # what the import changes was said of the target, and would be so in any worker
+        judged = judge(job, tell, common=LAST)
     changed = changes(before)
     judged.record.warnings += changed
     spent = judged.worker_is_spent or bool(changed)
