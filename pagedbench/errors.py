@@ -71,6 +71,14 @@ class ScenarioError(PagedbenchError):
         super().__init__("\n".join(str(p) for p in self.problems))
 
 
+def said(error: BaseException) -> str:
+    """What somebody else's exception says; where it cannot say it, that."""
+    try:
+        return str(error)
+    except (Exception, SystemExit) as other:
+        return f"its message cannot be shown, that raises {type(other).__name__}"
+
+
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """«did you mean …?» for the known word that is nearest, or None: a hint for an error about an unknown one."""
     match = get_close_matches(word, list(known), n=1, cutoff=0.6)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pagedbench.backends.base import Backend
+from pagedbench.errors import said
 from pagedbench.layout.build import build_layout
 from pagedbench.scenario.model import AUTO_SPLITS, Attention, Batch, Cache, PoolLayout, Scenario
 from pagedbench.tensors.prepare import call_spec
@@ -109,4 +110,4 @@ def claim(backend: Backend, feature: Feature, path: AttnPath, device: str) -> st
     try:
         return backend.unsupported(call_spec(feature.scenario, layout, path, device))
     except Exception as error:  # a library that cannot even be asked has nothing to offer
-        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return f"{type(error).__name__}: {' '.join(said(error).split())}"

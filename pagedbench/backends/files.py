@@ -8,14 +8,15 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from pagedbench.backends.base import Backend
 from pagedbench.backends.declare import MARK
-from pagedbench.backends.user import UserBackend, UserKernel
-from pagedbench.errors import UsageError, nearest
+from pagedbench.backends.user import UserBackend, UserKernel, tells_path
+from pagedbench.errors import UsageError, nearest, said
 from pagedbench.words import AttnPath
 
 USER_MODULE = "_pagedbench_user_"  # what the names of modules from users' files begin with
@@ -64,8 +65,15 @@ def defines(file: str, name: str) -> bool:
 
 
 def candidates(module: ModuleType) -> dict[str, Any]:
-    """What a module itself defines that can be a backend: functions and Backend classes, by name."""
-    own = {n: v for n, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__}
+    """What a module itself defines that can be a backend: functions and Backend classes, by name.
+
+    A partial, or another object without a name of its own, is taken for the module's: it does not tell who made it.
+    """
+    own = {
+        name: value
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", None) == module.__name__ or not hasattr(value, "__name__")
+    }
     return {n: v for n, v in own.items() if not n.startswith("_") and (_is_class(v) or _is_function(v))}
 
 
@@ -87,8 +95,10 @@ def load_module(file: str) -> ModuleType:
         sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # whatever a user's file raises is theirs to see, with its place
+    except BaseException as error:  # whatever a user's file raises is theirs to see, with its place
         del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):  # unless it is a person who wants out
+            raise
         raise UsageError(f"{_place(error, path, file)}: {type(error).__name__}: {_one_line(error)}") from error
     return module
 
@@ -99,19 +109,30 @@ def _only_backend(module: ModuleType, file: str, shown: str) -> Backend:
     classes = [value for value in found.values() if _is_class(value)]
     if len(classes) == 1:
         return as_backend(classes[0], shown, source, file)
-    functions = [value for value in found.values() if hasattr(value, MARK)]
-    functions = functions or [value for value in found.values() if _is_function(value)]
+    chosen = _likeliest(found)
+    if not classes and not chosen:
+        raise UsageError(
+            f"{file}: there is no function in it that could be the kernel",
+            "write one whose name does not begin with _ and ends in a path's, such as my_decode",
+        )
     kernels: dict[AttnPath, UserKernel] = {}
-    for function in functions if not classes else []:
-        kernel = UserKernel.of(function, file)
+    for name, function in chosen.items() if not classes else ():
+        kernel = UserKernel.of(function, f"{file}:{name}")
         if kernel.path in kernels:
             kernels.clear()
             break
         kernels[kernel.path] = kernel
     if not kernels:
-        names = [name for name, value in found.items() if value in classes or value in functions]
+        names = [name for name, value in found.items() if value in classes or name in chosen]
         raise UsageError(f"{file}: which function is the kernel?", f"write {shown}:NAME, one of {', '.join(names)}")
     return UserBackend(kernels, shown, source)
+
+
+def _likeliest(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The functions that are decorated; where none is, those whose name tells a path; where none does, all."""
+    functions = {name: value for name, value in found.items() if _is_function(value)}
+    marked = {name: value for name, value in functions.items() if hasattr(value, MARK)}
+    return marked or {name: value for name, value in functions.items() if tells_path(value, name)} or functions
 
 
 def _is_class(value: Any) -> bool:
@@ -131,5 +152,5 @@ def _place(error: BaseException, path: Path, shown: str) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = error.msg if isinstance(error, SyntaxError) else said(error)
     return " ".join(text.split())

@@ -17,6 +17,7 @@ from types import ModuleType
 import torch
 
 from pagedbench.backends.base import Availability
+from pagedbench.errors import said
 
 
 @dataclass(frozen=True)
@@ -138,12 +139,12 @@ def sentence(error: BaseException) -> str:
 
 def named(error: BaseException) -> str:
     """An error of no known cause: its kind, and what it says on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+    return f"{type(error).__name__}: {' '.join(said(error).split())[:160]}"
 
 
 def known_cause(error: BaseException) -> str | None:
     """What is wrong with an installation, and what mends it, where the error tells; None where it does not."""
-    text = " ".join(str(error).split())
+    text = " ".join(said(error).split())
     if symbol := re.search(r"undefined symbol: (\S+)", text):
         name = symbol[1][:40]
         return f"built for another torch than {torch.__version__} (undefined symbol {name}): reinstall it for this one"

@@ -22,6 +22,7 @@ from queue import SimpleQueue
 from pagedbench.backends.base import Backend
 from pagedbench.backends.features import FEATURES, Feature
 from pagedbench.backends.registry import find_backend
+from pagedbench.errors import said
 from pagedbench.words import AttnPath, Verdict, worst
 
 TIMEOUT = 120.0
@@ -185,7 +186,7 @@ def try_feature(backend: Backend, feature: Feature, path: AttnPath, device: str)
     try:
         results = [KNOWN[name].run(context) for name in CHECKS if KNOWN[name].not_applicable(context) is None]
     except Exception as error:
-        text = " ".join(str(error).split())
+        text = " ".join(said(error).split())
         return Trial(feature.name, path.value, Verdict.ERROR.value, f"{type(error).__name__}: {text[:300]}")
     verdict = worst(result.verdict for result in results)
     return Trial(

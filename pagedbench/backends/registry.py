@@ -119,6 +119,12 @@ def parse_target(text: str) -> Target:
         if backend.paths and path not in backend.paths:
             raise UsageError(f"{name} has no path {path}", hint=f"it has {', '.join(map(str, backend.paths))}")
         return Target(text, backend, path)
+    if name and not last:
+        bare = name.rstrip(":")
+        raise UsageError(
+            f"nothing stands behind the colon of {text}",
+            hint=f"write {bare}, or {bare}:NAME with the name of a function of it, or of a path",
+        )
     if name and not _FILE.fullmatch(text):
         hint = _file_meant(name, last) or nearest(last, _PATHS) or f"paths are {', '.join(_PATHS)}"
         raise UsageError(f"there is no path {last!r}", hint=hint)

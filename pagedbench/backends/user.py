@@ -18,7 +18,7 @@ A function takes any of these arguments, **by name**, and none needs a default:
 | `plan` | what the decorator's `plan` returned |
 | `call` | the whole `Call` |
 
-It returns the output, or `(output, lse)`, the LSE in fp32; both may have a batch and a query dimension or one for all
+It returns the output, or `(output, lse)`, the LSE in fp32 or fp64; both may have a batch and a query dimension or one for all
 query tokens. The output's dtype is `call.spec.out_dtype`: that of `q`, and where `q` is fp8 the scenario's
 `attention.dtype`, bfloat16 if it names none. An argument that a function does not take is a feature that it does not
 have: scenarios with a window are skipped for a function without `window_size`.
@@ -73,8 +73,11 @@ class UserKernel:
     def of(cls, function: Kernel, place: str = "") -> UserKernel:
         """Read a function's signature. Raises UsageError if it takes what no path has, or its path cannot be told."""
         where = f"{place}: " if place else ""
-        name = _name_of(function, place)
-        declaration = getattr(function, MARK, None) or _declared_by_name(name, where)
+        names = _names_of(function, place)
+        name = next(iter(names), type(function).__name__)
+        declaration = getattr(function, MARK, None) or _declared_by_name(
+            names, f"{where}which path does {name} compute?"
+        )
         known = ARGUMENTS[declaration.path]
         _refuse_unknown_traits(declaration, f"{where}{name}")
         parameters = inspect.signature(function).parameters.values()
@@ -167,19 +170,27 @@ def _refuse_unknown_traits(declaration: Declaration, who: str) -> None:
             raise UsageError(f"{who} declares {trait!r}, which is no trait", hint=nearest(trait, known))
 
 
-def _name_of(function: Kernel, place: str) -> str:
-    """Its own name; of a lambda, a partial or an object, the name under which it was asked for at `place`."""
-    asked_for = place.rpartition(":")[2]
-    names = (getattr(function, "__name__", ""), asked_for)
-    return next((name for name in names if name.isidentifier()), type(function).__name__)
+def _names_of(function: Kernel, place: str) -> list[str]:
+    """The name that it has in its file, under which it was asked for at `place`, and its own, which a partial, an
+    object or what another function made has not, or not one that its author knows."""
+    names = (place.rpartition(":")[2], getattr(function, "__name__", ""))
+    return [name for name in names if name.isidentifier()]
 
 
-def _declared_by_name(name: str, where: str) -> Declaration:
-    for ending, path in _NAME_ENDINGS.items():
-        if re.search(rf"(^|_){ending}(_|$)", name):
-            return Declaration(path)
+def tells_path(function: Kernel, name: str) -> bool:
+    """Whether a function of that name in its file says which path it computes, by its decorator or by a name."""
+    return hasattr(function, MARK) or any(map(_path_in, _names_of(function, name)))
+
+
+def _path_in(name: str) -> AttnPath | None:
+    return next((path for end, path in _NAME_ENDINGS.items() if re.search(rf"(^|_){end}(_|$)", name)), None)
+
+
+def _declared_by_name(names: Sequence[str], question: str) -> Declaration:
+    for path in filter(None, map(_path_in, names)):
+        return Declaration(path)
     raise UsageError(
-        f"{where}which path does {name} compute?",
+        question,
         hint=f'write @pagedbench.backend(path="decode") above it, or let its name end in {", ".join(_NAME_ENDINGS)}',
     )
 

@@ -19,9 +19,11 @@ from pagedbench.checks.lean import lean_of, row_leans, sentence
 from pagedbench.checks.rows import place_of
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.oracle.reference import Reference
+from pagedbench.tensors.bits import dtype_name
 from pagedbench.words import Verdict
 
 MOST_FINDINGS = 8
+_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 class Accuracy:
@@ -46,7 +48,8 @@ def judge(context: CheckContext, output: Output, layout: BatchLayout, reference:
     """The verdict of one execution's output by the row budgets, in the name of a check."""
     wrong_form = _wrong_form(context, output, layout)
     if wrong_form:
-        return CheckResult(check, Verdict.MISMATCH, wrong_form, (Finding(wrong_form),))
+        final = not (_is_float(output.out) and _is_float(output.lse))
+        return CheckResult(check, Verdict.MISMATCH, wrong_form, (Finding(wrong_form),), final=final)
     if layout.total_q == 0:
         return CheckResult(
             check, Verdict.PASS, "no query tokens: the call ran and its output is empty", metrics=_NOTHING
@@ -116,8 +119,14 @@ def _wrong_form(context: CheckContext, output: Output, layout: BatchLayout) -> s
     lse = output.lse
     if lse is not None and tuple(lse.shape) != needed[:2]:
         return f"the LSE has shape {tuple(lse.shape)}, needed {needed[:2]}"
-    dtype = str(output.out.dtype).removeprefix("torch.")
-    return None if dtype == attention.dtype else f"the output is {dtype}, needed {attention.dtype}"
+    dtype = dtype_name(output.out.dtype)
+    if dtype != attention.dtype:
+        return f"the output is {dtype}, needed {attention.dtype}"
+    return None if lse is None or _is_float(lse) else f"the LSE is {dtype_name(lse.dtype)}, needed float32"
+
+
+def _is_float(values: torch.Tensor | None) -> bool:
+    return values is None or values.dtype in _FLOATS
 
 
 def _non_finite(output: Output, reference: Reference, comparison: Comparison) -> bool:

@@ -7,7 +7,7 @@ clock. It makes as many calls as it needs through `CheckContext.execute`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -32,7 +32,8 @@ class Finding:
     """One thing that a check found, at the place where it is worst; absent coordinates do not apply.
 
     `message` is a whole sentence for a person. Coordinates are indices from 0; `key` is the logical position in the
-    sequence, `logical_block` its column of the block table, `physical_block` the id that stands there.
+    sequence, `logical_block` its column of the block table, `physical_block` the id that stands there. `array` is the
+    name of an input that changed.
     """
 
     message: str
@@ -42,6 +43,7 @@ class Finding:
     key: int | None = None
     logical_block: int | None = None
     physical_block: int | None = None
+    array: str | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class CheckResult:
     """The outcome of one check. `message` is one line; `findings` are worst first; `metrics` are plain numbers.
 
     A check that does not apply is SKIPPED with the reason as `message`. `warnings` stand beside any verdict (BLIND).
+    `final`: what came back is nothing that another check could look at, or a diagnosis explain.
     """
 
     check: str
@@ -57,6 +60,14 @@ class CheckResult:
     findings: tuple[Finding, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    final: bool = False
+
+    def opened_by(self, words: str) -> CheckResult:
+        """The same result of one of several executions, with `words` that say of which; also before the finding that
+        the message repeats, so that reports see it does."""
+        message = f"{words}: {self.message}"
+        findings = [replace(f, message=message) if f.message == self.message else f for f in self.findings]
+        return replace(self, message=message, findings=tuple(findings))
 
 
 @dataclass(frozen=True)

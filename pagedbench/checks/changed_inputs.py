@@ -59,7 +59,10 @@ def _gathered(name: str, actual: Prepared, changed: torch.Tensor) -> Finding:
     key = first - int(ends[sequence])
     more = f" (and {len(keys) - 1:,} more of its keys)" if len(keys) > 1 else ""
     return Finding(
-        f"{name}, which the tool gathered, changed at sequence {sequence}, key {key}{more}", sequence, key=key
+        f"{name}, which the tool gathered, changed at sequence {sequence}, key {key}{more}",
+        sequence,
+        key=key,
+        array=name,
     )
 
 
@@ -71,7 +74,7 @@ def _tokens(name: str, actual: Prepared, differs: torch.Tensor) -> Finding:
     where = f"sequence {place.sequence}, query token {place.query_token}, {_TOKENS[name]} {head}"
     more = f" (and in {len(rows) - 1:,} more of its rows)" if len(rows) > 1 else ""
     of_query = head if name == "q" else None
-    return Finding(f"{name} changed in {where}{more}", place.sequence, place.query_token, of_query)
+    return Finding(f"{name} changed in {where}{more}", place.sequence, place.query_token, of_query, array=name)
 
 
 def _entries(name: str, found: torch.Tensor, right: torch.Tensor, differs: torch.Tensor) -> Finding:
@@ -80,7 +83,7 @@ def _entries(name: str, found: torch.Tensor, right: torch.Tensor, differs: torch
     at = tuple(entries[0].tolist())
     index = "".join(f"[{i}]" for i in at)
     more = f" (and {len(entries) - 1:,} more of its entries changed)" if len(entries) > 1 else ""
-    return Finding(f"{name}{index}: {_shown(right[at])} became {_shown(found[at])}{more}")
+    return Finding(f"{name}{index}: {_shown(right[at])} became {_shown(found[at])}{more}", array=name)
 
 
 def _shown(value: torch.Tensor) -> str:

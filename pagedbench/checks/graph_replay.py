@@ -64,7 +64,7 @@ class GraphReplay:
         if memory.verdict is not Verdict.PASS:
             return memory
         result = judge(context, output, context.layout, context.reference, self.name)
-        return dataclasses.replace(result, message=f"captured at {_described(lens)}: {result.message}")
+        return result.opened_by(f"captured at {_described(lens)}")
 
 
 def capture_lens(context: CheckContext, traits: Traits) -> IntArray:

@@ -21,6 +21,7 @@ from pagedbench.checks.base import CheckContext, CheckResult, Finding
 from pagedbench.checks.comparison import compare
 from pagedbench.checks.rows import place_of
 from pagedbench.checks.variations import Variation, not_applied, variations
+from pagedbench.errors import said
 from pagedbench.tensors.bits import bits
 from pagedbench.words import Verdict, worst
 
@@ -138,7 +139,7 @@ class _Comparing:
             raise
         except Exception as error:
             self._waiting = [(other, answer) for other, answer in self._waiting if other != index]
-            self._found[index] = Difference(variation, error=f"{type(error).__name__}: {error}")
+            self._found[index] = Difference(variation, error=f"{type(error).__name__}: {said(error)}")
 
     def differences(self) -> list[Difference]:
         """Of every variation that was taken."""

@@ -49,7 +49,7 @@ class Steps:
             inputs = _inputs_of_step(context, step, everything, layouts[-1], layout)
             result, before = _run_step(dataclasses.replace(context, layout=layout), inputs, before)
             if result.verdict is not Verdict.PASS:
-                return dataclasses.replace(result, message=f"step {step + 1} of {len(layouts)}: {result.message}")
+                return result.opened_by(f"step {step + 1} of {len(layouts)}")
         return CheckResult(self.name, Verdict.PASS, f"{len(layouts)} steps, output and cache right after each")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from pagedbench.cli.outputs import OutputFiles
-from pagedbench.cli.progress import ComparisonProgress
+from pagedbench.cli.progress import ComparisonProgress, resolving
 from pagedbench.errors import CannotWrite, ScenarioError, UsageError
 from pagedbench.report.comparison import render, to_csv, to_markdown
 from pagedbench.report.table import make_console
@@ -103,11 +103,11 @@ def _code(records: Sequence[ComparisonRecord]) -> int:
 def _run(request: Request) -> Compared:
     with ExitStack() as stack:
         workers = stack.enter_context(Workers(WorkerOptions(request.device, request.timeout)))
-        words = sort_words(request.words, workers.resolve, is_scenario)
+        words = sort_words(request.words, resolving(workers), is_scenario)
         scenarios = _swept(words.scenarios, parse_sweeps(request.sweep))
         if request.seed is not None:
             scenarios = [replace(s, inputs=replace(s.inputs, seed=request.seed)) for s in scenarios]
-        groups = groups_of(words.sides, workers.resolve, backend=request.backend, paths=request.paths)
+        groups = groups_of(words.sides, resolving(workers), backend=request.backend, paths=request.paths)
         store = stack.enter_context(RecordStore(request.json)) if request.json else None
         watcher = stack.enter_context(
             ComparisonProgress(make_console(stderr=True), len(scenarios) * len(groups), store)

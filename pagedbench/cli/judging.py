@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from pagedbench.cli.outputs import OutputFiles
-from pagedbench.cli.progress import CellProgress
+from pagedbench.cli.progress import CellProgress, resolving
 from pagedbench.errors import CannotWrite, UsageError
 from pagedbench.report.changes import render_changes
 from pagedbench.report.table import make_console, one_a_cell, render
@@ -130,7 +130,7 @@ def _judge_once(
 ) -> RunResult:
     """Judge all cells once."""
     workers = team[0]
-    cells = plan(scenarios, workers.resolve(request.backends, request.paths))
+    cells = plan(scenarios, resolving(workers)(request.backends, request.paths))
     names = {scenario.name for scenario in scenarios}
     require_equal_environments([workers.environment], [r for r in request.equals if r.scenario in names])
     judging = JudgeOptions(

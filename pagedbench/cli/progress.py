@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from threading import Timer
 from types import TracebackType
 from typing import TypeVar
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
@@ -14,8 +17,12 @@ from pagedbench.results.comparison import ComparisonRecord
 from pagedbench.results.record import CellRecord
 from pagedbench.results.store import RecordStore
 from pagedbench.runner.cells import Cell
+from pagedbench.runner.pool import REQUEST_SECONDS, Workers
+from pagedbench.runner.protocol import ResolvedTarget
+from pagedbench.runner.sides import Resolve
 
 _SECONDS_BETWEEN_LINES = 10.0
+_SILENT_SECONDS = 8.0
 _COLUMNS_OF_THE_BAR = 58
 _AnyBar = TypeVar("_AnyBar", bound="_Bar")
 
@@ -23,6 +30,23 @@ _AnyBar = TypeVar("_AnyBar", bound="_Bar")
 def time_left(done: int, total: int, seconds: float) -> str:
     """What is left at the pace so far; in a sweep that grows, it is more."""
     return f"about {seconds / done * (total - done):.0f} s left" if done else ""
+
+
+def resolving(workers: Workers) -> Resolve:
+    """The `resolve` of workers that says what it waits for, where a file or a library is long in loading."""
+
+    def resolve(targets: Sequence[str], paths: Sequence[str]) -> list[ResolvedTarget]:
+        workers.wait()
+        what = " ".join(targets) or "the backends that are there"
+        said = f"still loading {what}; --timeout is for cells, and loading may take up to {REQUEST_SECONDS:.0f} s"
+        timer = Timer(_SILENT_SECONDS, typer.echo, (said,), {"err": True})
+        timer.start()
+        try:
+            return workers.resolve(targets, paths)
+        finally:
+            timer.cancel()
+
+    return resolve
 
 
 class _Bar:

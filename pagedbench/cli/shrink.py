@@ -36,6 +36,7 @@ def command(
 
     from pagedbench.cli.naming import only_scenario
     from pagedbench.cli.outputs import refuse_shared
+    from pagedbench.cli.progress import resolving
     from pagedbench.errors import UsageError
     from pagedbench.results.store import require_room, write_text
     from pagedbench.runner.pool import WorkerOptions, Workers
@@ -50,7 +51,7 @@ def command(
     refuse_shared({"output": file}, [scenario, backend], written_by_hand=[".py"])
     require_room(file)  # what is found takes minutes
     with Workers(WorkerOptions(device, timeout)) as workers:
-        (target, *more) = workers.resolve([backend], [path] if path else [])
+        (target, *more) = resolving(workers)([backend], [path] if path else [])
         if more or len(target.paths) != 1:
             raise UsageError(f"{backend} has the paths {', '.join(target.paths)}", "choose one with --path")
         wanted = _verdict(workers, target, suite, first)

@@ -68,6 +68,9 @@ def diagnose(
     if not failed:
         return []
     found = _behaviour(context, failed, deadline)
+    if all(result.findings and all(finding.array for finding in result.findings) for result in failed):
+        # Which input changed, and where, is all there is to say: that no fault explains it is no news.
+        found = [diagnosis for diagnosis in found if diagnosis.fault is not None]
     if _explained(found):
         return found
     distances = _distances(context, failed)

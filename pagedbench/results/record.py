@@ -35,6 +35,7 @@ class FindingDict(TypedDict, total=False):
     key: int | None
     logical_block: int | None
     physical_block: int | None
+    array: str | None
 
 
 class CheckDict(TypedDict):

@@ -23,7 +23,7 @@ from pagedbench.backends.registry import backends, find_backend, presence
 from pagedbench.checks.base import Check, CheckContext, CheckResult
 from pagedbench.checks.blindness import blindness, unreached
 from pagedbench.checks.floor import floor
-from pagedbench.errors import PagedbenchError
+from pagedbench.errors import PagedbenchError, said
 from pagedbench.faults.diagnosis import diagnose
 from pagedbench.oracle.reference import NoReference
 from pagedbench.report.footprint_plot import footprint_svg
@@ -185,7 +185,8 @@ class _Walk:
             limit_address_space(need, torch.get_num_threads())
 
     def _check(self, context: CheckContext) -> list[CheckResult]:
-        """The results of the suite. An exception of the backend ends it: the other checks would meet it again."""
+        """The results of the suite. An exception of the backend ends it: the other checks would meet it again; and so
+        does an output that is none."""
         results = []
         for check in checks_of(self._job.suite, self._job.scenario, self._job.related):
             with self._stage(f"the check {check.name}"):
@@ -193,7 +194,7 @@ class _Walk:
             results.append(result)
             self._record.checks.append(as_dict(result))
             self._tell("check", result=as_dict(result))
-            if result.verdict in (Verdict.ERROR, Verdict.CRASHED):
+            if result.final or result.verdict in (Verdict.ERROR, Verdict.CRASHED):
                 break
         return results
 
@@ -225,7 +226,7 @@ class _Walk:
     def _explain(self, context: CheckContext, results: list[CheckResult]) -> None:
         """Say what a failing cell behaves like. The verdict is told before: asking a bad kernel again may end it."""
         wrong = self._record.verdict.is_wrong
-        if not (wrong or self._record.verdict is Verdict.ERROR):
+        if not (wrong or self._record.verdict is Verdict.ERROR) or any(result.final for result in results):
             return
         self._tell("verdict", record=self._record.to_json())
         if self._job.diagnose:
@@ -254,7 +255,7 @@ class _Walk:
         failure = read_failure(error)
         self.spent = self.spent or failure.worker_is_spent
         self._record.error = _traceback(error)
-        return CheckResult(name, failure.verdict, failure.message + _place_in_users_file(error))
+        return CheckResult(name, failure.verdict, failure.message + place_in_users_file(error))
 
     def _note_sample(self, context: CheckContext) -> None:
         """Say when the oracle answered for some rows only. Asking for a reference here would make one."""
@@ -267,8 +268,9 @@ class _Walk:
         record = self._record
         record.verdict = worst(result.verdict for result in results)
         record.message = next((r.message for r in results if r.verdict is record.verdict), "")
-        metrics = next((r.metrics for r in results if r.check == "accuracy"), {})
-        ratios = [metrics[name] for name in ("worst_ratio", "worst_lse_ratio") if name in metrics]
+        # Of every execution that was held against the oracle, which this figure tells.
+        held = [result.metrics for result in results if "worst_error" in result.metrics]
+        ratios = [of[name] for of in held for name in ("worst_ratio", "worst_lse_ratio") if name in of]
         record.worst_error = max(ratios, default=None)
 
 
@@ -278,7 +280,7 @@ def read_failure(error: BaseException) -> Failure:
     After a CUDA error the context answers every later call with the same error, so the process is spent; after memory
     ran out it may hold what it could not free.
     """
-    text = printable(f"{type(error).__name__}: {error}").rstrip(": ")
+    text = printable(f"{type(error).__name__}: {said(error)}").rstrip(": ")
     first_line = clipped(text.splitlines()[0], MOST_MESSAGE)
     if isinstance(error, NoReference):
         return Failure(Verdict.NO_REFERENCE, str(error), worker_is_spent=False)
@@ -289,7 +291,7 @@ def read_failure(error: BaseException) -> Failure:
     return Failure(Verdict.ERROR, error.message if isinstance(error, PagedbenchError) else first_line, False)
 
 
-def _place_in_users_file(error: BaseException) -> str:
+def place_in_users_file(error: BaseException) -> str:
     """Where a user's own file is on the way of an exception, the line in it: ` (my_kernel.py:12)`."""
     places = [
         f" ({Path(frame.f_code.co_filename).name}:{line})"

@@ -76,6 +76,7 @@ class Cell:
         """Fill in what the parent knows: whose record it is, and under which circumstances it was made."""
         scenario = self.scenario
         record.backend, record.message = shorten_paths(record.backend), shorten_paths(record.message)
+        record.warnings += self.target.warnings
         record.variant = dict(scenario.variant)
         record.seed = scenario.inputs.seed
         record.about = scenario.about

@@ -60,6 +60,7 @@ class ResolvedTarget:
 
     `name` finds it again (`torch`, `my_kernel.py:my_decode`); `paths` to run, in order; `available` and `reason` on the
     device; `compile_seconds` the most that a first call may compile; `identity` changes when the code behind it does.
+    `warnings` say what its import left changed in the process.
     """
 
     name: str
@@ -69,6 +70,7 @@ class ResolvedTarget:
     version: str | None = None
     compile_seconds: float = 0.0
     identity: str = ""
+    warnings: tuple[str, ...] = ()
 
     def to_message(self) -> Message:
         """As plain JSON."""
@@ -77,7 +79,7 @@ class ResolvedTarget:
     @staticmethod
     def from_message(message: Message) -> ResolvedTarget:
         """From plain JSON."""
-        return ResolvedTarget(**{**message, "paths": tuple(message["paths"])})
+        return ResolvedTarget(**{**message, **{name: tuple(message[name]) for name in ("paths", "warnings")}})
 
 
 class ChannelClosed(Exception):

@@ -69,8 +69,7 @@ class Repeats:
             output = context.execute().output
             result = judge(context, output, context.layout, context.reference, self.name)
             if result.verdict is not Verdict.PASS:
-                message = f"call {number} of {wanted}: {result.message}"
-                return CheckResult(self.name, result.verdict, message, result.findings, result.metrics)
+                return result.opened_by(f"call {number} of {wanted}")
             if same_bits and not _equal_bits(first, output):
                 gap = _largest_gap(first, output)
                 message = (
@@ -108,8 +107,7 @@ class Equals:
         repeatable = context.backend.traits_for(context.path).repeatable  # else no two of its calls have equal bits
         if context.scenario.equals.within == "budget" or not repeatable:
             result = judge(context, other, context.layout, context.reference, self.name)
-            message = f"against {self.related.name}: {result.message}"
-            return CheckResult(self.name, result.verdict, message, result.findings, result.metrics)
+            return result.opened_by(f"against {self.related.name}")
         own = context.base.output
         if own.out.shape != other.out.shape:
             return CheckResult(self.name, Verdict.MISMATCH, f"{self.related.name} has an output of another shape")

@@ -19,11 +19,11 @@ def process_state() -> Mapping[str, object]:
     return {name: read() for name, (read, _) in _SETTINGS.items()}
 
 
-def changes(before: Mapping[str, object]) -> list[str]:
-    """A sentence for each setting that is no longer what it was."""
+def changes(before: Mapping[str, object], who: str = "the kernel") -> list[str]:
+    """A sentence for each setting that is no longer what it was, on `who` did it."""
     now = process_state()
     changed = [name for name, was in before.items() if now[name] != was]
-    return [f"the kernel leaves {name} changed, from {before[name]} to {now[name]}" for name in changed]
+    return [f"{who} leaves {name} changed, from {before[name]} to {now[name]}" for name in changed]
 
 
 def restore(before: Mapping[str, object]) -> None:

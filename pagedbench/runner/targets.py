@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,7 @@ from pagedbench.backends.base import Availability, Backend
 from pagedbench.backends.registry import backends, parse_target, presence
 from pagedbench.errors import UsageError
 from pagedbench.runner.protocol import ResolvedTarget
+from pagedbench.runner.state import changes, process_state
 from pagedbench.words import AttnPath
 
 # Best first: what a CUDA run takes beside `torch` when no backend is named.
@@ -32,11 +34,13 @@ def resolve(names: Sequence[str], paths: Sequence[str], device: str, *, ask: boo
         return [_resolved(b.name, b, _paths_of(b, None, paths), device, ask) for b in default_backends(device, ask=ask)]
     found = []
     for text in names:
+        before = process_state()
         target = parse_target(text)
         if target.backend is None:
             raise UsageError(f"{text!r} names a path, no backend", f"say --path {text}")
         name = text if target.path is None else text.removesuffix(f":{target.path}")
-        found.append(_resolved(name, target.backend, _paths_of(target.backend, target.path, paths), device, ask))
+        resolved = _resolved(name, target.backend, _paths_of(target.backend, target.path, paths), device, ask)
+        found.append(replace(resolved, warnings=tuple(changes(before, f"the import of {_file_of(name).name or name}"))))
     return found
 
 
@@ -84,13 +88,18 @@ def _resolved(name: str, backend: Backend, paths: tuple[AttnPath, ...], device: 
 
 def _identity(name: str, version: str | None) -> str:
     """The version of a library; for a file, a digest of what stands in it, and in what it imported from beside it."""
-    file = Path(name if name.endswith(".py") else name.rpartition(":")[0])
+    file = _file_of(name)
     if file.is_file():
         digest = hashlib.sha256(file.read_bytes())
         for module in _modules_below(file.resolve().parent):
             digest.update(module.read_bytes())
         return digest.hexdigest()[:12]
     return version or ""
+
+
+def _file_of(name: str) -> Path:
+    """The file of `kernel.py` and of `kernel.py:function`; an empty path for a library."""
+    return Path(name if name.endswith(".py") else name.rpartition(":")[0])
 
 
 def _modules_below(folder: Path) -> list[Path]:

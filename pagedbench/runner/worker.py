@@ -55,11 +55,9 @@ def _resolve(channel: Channel, request: Message) -> bool:
     """Reply with a `ResolvedTarget` for each name, or with the usage error of a name that means nothing."""
     from pagedbench.runner.targets import resolve
 
-    try:
+    with _refusing(channel):
         found = resolve(request["targets"], request["paths"], request["device"], ask=request["ask"])
         channel.send({"event": "resolved", "targets": [target.to_message() for target in found]})
-    except PagedbenchError as error:
-        channel.send({"event": "refused", "message": error.message, "hint": error.hint})
     return False
 
 
@@ -68,11 +66,24 @@ def _describe(channel: Channel, request: Message) -> bool:
     from pagedbench.backends.registry import find_backend
     from pagedbench.runner.listing import describe
 
-    try:
+    with _refusing(channel):
         channel.send({"event": "described", "report": describe(find_backend(request["backend"]), request["device"])})
+    return False
+
+
+@contextlib.contextmanager
+def _refusing(channel: Channel) -> Iterator[None]:
+    """Tell the parent why a name cannot be loaded. A KeyboardInterrupt is the file's own: Ctrl-C reaches the parent
+    alone."""
+    try:
+        yield
     except PagedbenchError as error:
         channel.send({"event": "refused", "message": error.message, "hint": error.hint})
-    return False
+    except KeyboardInterrupt as error:
+        from pagedbench.runner.cell import place_in_users_file
+
+        message = f"KeyboardInterrupt, raised when it is imported{place_in_users_file(error)}"
+        channel.send({"event": "refused", "message": message, "hint": None})
 
 
 @contextlib.contextmanager
@@ -103,13 +114,18 @@ def _telling(channel: Channel, seconds: float) -> Iterator[Callable[..., None]]:
 
 def _cell(channel: Channel, request: Message) -> bool:
     """Judge one cell; True when this process is spent. Each stage and check is told at once: a crash loses the rest."""
+    from pagedbench.backends.registry import find_backend
     from pagedbench.runner.cell import judge
     from pagedbench.runner.common import LAST
     from pagedbench.runner.state import changes, process_state
 
-    before = process_state()
+    job = Job.from_message(request)
     with _telling(channel, request["seconds"]) as tell:
-        judged = judge(Job.from_message(request), tell, common=LAST)
+        tell("stage", name="its import", allowance=0.0)
+        with contextlib.suppress(PagedbenchError):  # `judge` says it
+            find_backend(job.backend)
+        before = process_state()  # what the import changes was said of the target, and would be so in any worker
+        judged = judge(job, tell, common=LAST)
     changed = changes(before)
     judged.record.warnings += changed
     spent = judged.worker_is_spent or bool(changed)

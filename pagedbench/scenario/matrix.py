@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pagedbench.scenario.model import Origin
@@ -70,10 +70,15 @@ def _axes(matrix: object, sweep: Sweep, refusals: Refusals) -> list[list[_Choice
         return None
     axes: list[list[_Choice]] = []
     fit = True
-    for path, values in {**matrix, **{path: list(values) for path, values in sweep.items()}}.items():
+    swept = {**matrix, **{path: list(values) for path, values in sweep.items()}}
+    for path, values in swept.items():
         where = f"matrix.{path}"
         if path.split(".")[0] in _NOT_VARIED or not all(path.split(".")):
             refusals.add(where, f"the path '{path}'", "a field of the scenario, such as cache.block_size", at_key=True)
+            fit = False
+        elif (section := _section_beside(path, swept)) is not None:
+            found = f"{path} beside {section}, which it is a part of: one value would be put over the other"
+            refusals.add(where, found, "one of the two", f"write it into each value of {section}", at_key=True)
             fit = False
         elif not isinstance(values, list) or not values:
             refusals.add(where, describe(values), "a list of at least one value")
@@ -84,6 +89,12 @@ def _axes(matrix: object, sweep: Sweep, refusals: Refusals) -> list[list[_Choice
             axes.append(axis)
             fit &= _labels_differ(axis, refusals)
     return axes if fit else None
+
+
+def _section_beside(path: str, swept: Collection[str]) -> str | None:
+    """The section around a path that is varied as a whole, too."""
+    parts = path.split(".")
+    return next((section for end in range(1, len(parts)) if (section := ".".join(parts[:end])) in swept), None)
 
 
 def _labels_differ(axis: list[_Choice], refusals: Refusals) -> bool:

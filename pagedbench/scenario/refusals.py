@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, get_args
@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from pagedbench.errors import Problem
 from pagedbench.scenario.document import Needs, ScenarioDocument
 from pagedbench.scenario.model import Origin
-from pagedbench.scenario.source import MAX_PROBLEMS, Position, shown
+from pagedbench.scenario.source import MAX_DIGITS, MAX_PROBLEMS, Position, shown
 
 # What other libraries call it: worth a better answer than the nearest spelling.
 _OTHER_NAMES = {
@@ -199,12 +199,22 @@ class _Item:
         value = self.value
         if not isinstance(value, str):
             whole = isinstance(value, float) and value.is_integer() and self.kind == "int_type"
-            return f"write {int(value)}" if whole else None  # type: ignore[call-overload]
+            return f"write {int(value)}" if whole and self._takes(int(value)) else None  # type: ignore[call-overload]
         if self.kind == "bool_type" and value.lower() in _TRUTH_WORDS:
             return f"only YAML 1.1 takes '{value}' for a truth value: write {_TRUTH_WORDS[value.lower()]}"
         if self.kind in ("int_type", "float_type") and _NUMBER_WITH_MARKS.fullmatch(value):
-            return f"write {re.sub('[_,]', '', value)}, without quotes or separators"
+            plain = re.sub("[_,]", "", value)
+            return f"write {plain}, without quotes or separators" if self._takes(float(plain)) else None
         return nearest(value, self._choices())
+
+    def _takes(self, number: float) -> bool:
+        """Whether a number that is proposed would not be refused in its turn."""
+        bounds = [*self.info.metadata, *_constraints(self.info.annotation)] if self.info else []
+        return abs(number) < 10**MAX_DIGITS and all(
+            getattr(bound, "ge", number) <= number <= getattr(bound, "le", number)
+            and number > getattr(bound, "gt", -math.inf)
+            for bound in bounds
+        )
 
     def _choices(self) -> list[str]:
         return re.findall(r"'([^']*)'", str(self.context.get("expected", "")))
@@ -224,6 +234,13 @@ def _one_branch(items: Iterable[_Item]) -> list[_Item]:
         if best is None or (best.kind != "literal_error" and item.kind == "literal_error"):
             kept[key] = item
     return list(kept.values())
+
+
+def _constraints(annotation: Any) -> Iterator[Any]:
+    """What is said of the numbers of a field in the types that its own is made of: bounds, among others."""
+    yield from getattr(annotation, "metadata", ())
+    for part in get_args(annotation):
+        yield from _constraints(part)
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pagedbench.errors import said
 from pagedbench.timing.clock import Clock, Job, run_job
 from pagedbench.timing.measurement import StageTime
 from pagedbench.timing.options import CacheState
@@ -61,7 +62,8 @@ def set_apart(
         clock.synchronize()
         times = clock.kernel_times([job for _ in range(pairs) for job in (whole, part.without)], cache)
     except Exception as error:
-        return Apart(known, f"{part.name} not timed apart: the call without it raised {type(error).__name__}: {error}")
+        what = f"{type(error).__name__}: {said(error)}"
+        return Apart(known, f"{part.name} not timed apart: the call without it raised {what}")
     differences = [first.span - second.span for first, second in zip(times[::2], times[1::2], strict=True)]
     taken = median_interval(differences)
     if taken.high - taken.low > WIDEST * float(np.median([first.span for first in times[::2]])):

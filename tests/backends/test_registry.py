@@ -120,3 +120,10 @@ def test_a_file_written_otherwise_is_recognised(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(UsageError) as error:
         parse_target(written)
     assert error.value.hint == "did you mean kernel.py:my_decode?"
+
+
+@pytest.mark.parametrize("written", ["kernel.py", "torch"])
+def test_a_colon_with_nothing_behind_it_is_not_proposed_again(written: str) -> None:
+    with pytest.raises(UsageError, match="nothing stands behind the colon") as error:
+        parse_target(f"{written}:")
+    assert (error.value.hint or "").startswith(f"write {written}, or {written}:NAME")

@@ -177,9 +177,37 @@ def test_several_functions_make_one_backend(tmp_path: Path) -> None:
     assert load_backend(write(tmp_path, text)).paths == (AttnPath.VARLEN, AttnPath.DECODE)
 
 
+WHOLE_FILES = {
+    "a partial is all it has": NAMELESS["partial"],
+    "an object beside its helpers": "def helper(x): ...\ndef other(x): ...\n" + NAMELESS["object"],
+    "a helper before the kernel": "def helper(x): ...\ndef my_decode(q): ...\n",
+    "made by a function": "def make():\n    def inner(q): return q\n    return inner\nmy_decode = make()\n",
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE_FILES)
+def test_a_whole_file_is_taken_for_what_in_it_is_named_after_a_path(tmp_path: Path, kind: str) -> None:
+    backend = load_backend(write(tmp_path, WHOLE_FILES[kind]))
+    assert backend.paths == (AttnPath.DECODE,)
+    reason = backend.unsupported(replace(make_spec(PLAIN, AttnPath.DECODE), softcap=2.0))
+    assert reason == "my_decode takes no argument softcap"
+
+
 BAD = {
     "syntax": ("def f(:\n", "f", "kernel.py:1:", "SyntaxError"),
     "raises at import": ("x = 1\nraise OSError('no GPU')\n", "f", "kernel.py:2", "OSError: no GPU"),
+    "raises what is no Exception": (
+        "x = 1\nclass Skipped(BaseException): ...\nraise Skipped('not here')\n",
+        "f",
+        "kernel.py:3",
+        "Skipped: not here",
+    ),
+    "raises what cannot be shown": (
+        "class E(Exception):\n    def __str__(self): return 1 / 0\nraise E\n",
+        "f",
+        "kernel.py:3",
+        "E: its message cannot be shown, that raises ZeroDivisionError",
+    ),
     "no such function": ("def my_decode(q): ...\n", "my_decod", "my_decod", "did you mean my_decode?"),
     "unknown argument": ("def my_decode(q, blok_table): ...\n", "my_decode", "blok_table", "did you mean block_table?"),
     "an argument of another path": ("def my_varlen(q, k_cache): ...\n", "my_varlen", "k_cache", "varlen"),
@@ -197,6 +225,13 @@ BAD = {
     "leaves at import": ("import sys\nsys.exit(0)\n", "f", "kernel.py:2", "SystemExit: 0"),
     "no call of the decorator": ("import pagedbench\n@pagedbench.backend\ndef f(q): ...\n", "f", "path=", "no path"),
     "not a function": ("kernel = 3\n", "kernel", "kernel.py:kernel", "needs a function"),
+    "empty": ("", None, "no function in it that could be the kernel", "my_decode"),
+    "an object that tells no path": (
+        "class K:\n    def __call__(self, q): ...\nmine = K()\n",
+        None,
+        "kernel.py:mine",
+        "which path does mine compute?",
+    ),
     "in doubt": ("def a_decode(q): ...\ndef b_decode(q): ...\n", None, "which function", "a_decode, b_decode"),
 }
 

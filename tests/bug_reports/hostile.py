@@ -110,6 +110,20 @@ def lse_in_fp64(call):
     return out.to(call.out.dtype), lse.double()
 
 
+def int_lse_decode(call):
+    out, lse = attention(call)
+    return out.to(call.out.dtype), lse.int()
+
+
+def bool_lse_decode(call):
+    out, lse = attention(call)
+    return out.to(call.out.dtype), lse > 0
+
+
+def complex_decode(call):
+    return attention(call)[0].to(torch.complex64)
+
+
 @pagedbench.backend("decode", returns_lse=True)
 def lse_heads_first(call):
     """`(num_heads, total_q)`, as FlashAttention's varlen function returns it: other numbers at most places."""

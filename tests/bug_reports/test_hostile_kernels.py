@@ -55,6 +55,22 @@ def test_another_dtype_is_a_mismatch_however_close_the_numbers(kernel: str, dtyp
     assert record.checks[0]["message"] == f"the output is {dtype}, needed bfloat16"
 
 
+NO_FLOATS = {
+    "int_decode": "the output is int32, needed bfloat16",
+    "complex_decode": "the output is complex64, needed bfloat16",
+    "int_lse_decode": "the LSE is int32, needed float32",
+    "bool_lse_decode": "the LSE is bool, needed float32",
+}
+
+
+@pytest.mark.parametrize("kernel", NO_FLOATS)
+def test_what_is_no_float_is_judged_once_and_not_looked_into(kernel: str) -> None:
+    record = judged(f"{HOSTILE}:{kernel}", SMALL, suite="full")
+    assert (record.verdict, record.message) == (Verdict.MISMATCH, NO_FLOATS[kernel])
+    assert [check["check"] for check in record.checks] == ["accuracy"]
+    assert (record.diagnosis, record.warnings, record.error) == ([], [], None)
+
+
 @pytest.mark.parametrize("kernel", ["strided_decode", "one_buffer_decode", "lse_in_fp64", "requires_grad_decode"])
 def test_odd_but_right(kernel: str) -> None:
     """Views with gaps, the same memory at every call, an LSE in fp64, a gradient that nobody asked for."""
@@ -81,6 +97,13 @@ def test_memory_that_is_not_the_kernels_to_change(kernel: str) -> None:
     record = hostile(kernel)
     assert record.verdict is Verdict.CORRUPTED
     assert CORRUPTED[kernel] in record.message
+
+
+def test_of_an_input_that_changed_it_is_no_news_that_no_fault_explains_it() -> None:
+    record = judged(f"{HOSTILE}:sorts_its_table_decode", SMALL)
+    (wrong,) = record.failed_checks
+    assert [finding["array"] for finding in wrong["findings"]] == ["block_table"]
+    assert record.diagnosis == []
 
 
 def test_host_arrays_and_slots_are_a_calls_own() -> None:

@@ -53,6 +53,8 @@ def test_a_fault_in_a_later_step_names_the_step() -> None:
     result = judged(wrong_output)
     assert result.verdict is Verdict.MISMATCH
     assert result.message.startswith("step 3 of 4: sequence")
+    assert result.findings[0].message == result.message, "or reports say it twice"
+    assert not result.findings[1].message.startswith("step")
     result = judged(stray_write)
     assert result.verdict is Verdict.CORRUPTED
     assert result.message.startswith("step 2 of 4: stray write")

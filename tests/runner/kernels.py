@@ -34,6 +34,18 @@ def wrong_decode(q, k_cache, v_cache, block_table, total_seqlens, softmax_scale)
     return good_decode(q, k_cache, v_cache, block_table, total_seqlens - 1, softmax_scale)
 
 
+class Unspeakable(Exception):
+    """Cannot be shown."""
+
+    def __str__(self):
+        return str(1 / 0)
+
+
+def unspeakable_decode(q):
+    """Raises what raises again when it is looked at."""
+    raise Unspeakable
+
+
 def segfault_decode(q):
     """Reads address 0."""
     print("about to read address 0", file=sys.stderr)

@@ -101,6 +101,13 @@ def test_an_exception_of_the_kernel_is_an_error_with_its_message_and_traceback()
     assert [c["check"] for c in record.checks] == ["accuracy"]
 
 
+def test_an_exception_that_cannot_be_shown_does_not_hide_itself() -> None:
+    record, _ = walk("unspeakable")
+    said = r"Unspeakable: its message cannot be shown, that raises ZeroDivisionError \(kernels\.py:\d+\)"
+    assert re.fullmatch(said, record.message)
+    assert [(c["check"], c["verdict"]) for c in record.checks] == [("accuracy", "ERROR")]
+
+
 def test_a_kernel_that_exits_is_an_error_and_not_the_end() -> None:
     assert walk("exiting")[0].verdict is Verdict.ERROR
 
@@ -123,6 +130,20 @@ def test_a_missing_path_is_skipped() -> None:
     record, _ = walk(path="varlen")
     assert record.verdict is Verdict.SKIPPED
     assert "varlen" in record.message
+
+
+def test_the_figure_of_a_cell_is_that_of_the_step_that_is_wrong(tmp_path: Path) -> None:
+    kernel = tmp_path / "later.py"
+    kernel.write_text(
+        KERNELS.read_text() + "\ndef later_decode(q, k_cache, v_cache, block_table, total_seqlens, softmax_scale):\n"
+        "    out = good_decode(q, k_cache, v_cache, block_table, total_seqlens, softmax_scale)\n"
+        "    return out + (total_seqlens[0] == 8)\n"
+    )
+    record, _ = walk(f"{kernel}:later_decode", SCENARIO.format(name="small") + "steps: 3\n")
+    assert record.verdict is Verdict.MISMATCH
+    assert record.message.startswith("step 3 of 3: sequence")
+    assert record.worst_error is not None
+    assert record.worst_error > 1
 
 
 def test_a_scenario_that_asks_for_repeats_gets_them() -> None:

@@ -89,6 +89,29 @@ def test_what_means_nothing_is_a_usage_error(
         workers.resolve(targets, paths)
 
 
+def test_a_file_that_raises_what_ctrl_c_does_is_refused_with_its_place(workers: Workers, tmp_path: Path) -> None:
+    file = tmp_path / "impatient.py"
+    file.write_text("x = 1\nraise KeyboardInterrupt\n")
+    with pytest.raises(UsageError) as refused:
+        workers.resolve([f"{file}:f_decode"], [])
+    assert refused.value.message == "KeyboardInterrupt, raised when it is imported (impatient.py:2)"
+
+
+def test_what_a_file_changes_at_its_import_is_said_of_it_and_costs_no_worker_a_cell(tmp_path: Path) -> None:
+    file = tmp_path / "doubles.py"
+    file.write_text(KERNELS.read_text() + "\ntorch.set_default_dtype(torch.float64)\n")
+    with Workers(WorkerOptions("cpu", timeout=30)) as running:
+        (target,) = running.resolve([f"{file}:good_decode"], [])
+        said = "the import of doubles.py leaves torch's default dtype changed, from torch.float32 to"
+        assert [warning.startswith(said) for warning in target.warnings] == [True]
+        assert judge(running, f"{file}:aborting_decode").verdict is Verdict.CRASHED
+        first = judge(running, target.name)
+        worker = running._process
+        second = judge(running, target.name)
+        assert running._process is worker, "imported anew by each of them otherwise"
+        assert [(r.verdict, r.warnings) for r in (first, second)] == [(Verdict.PASS, [])] * 2
+
+
 def test_a_library_that_ends_the_process_costs_its_own_cells_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,6 +157,20 @@ OTHER_REFUSALS = [
     ("matrix", {"name": ["a"]}, "matrix.name", "the path 'name'", "a field of the scenario"),
     ("matrix", {"name.x": ["a"]}, "matrix.name.x", "the path 'name.x'", "a field of the scenario"),
     ("matrix", {"batch.append.x": [1]}, "matrix.batch.append.x", "batch.append: true", "a mapping to set a field in"),
+    (
+        "matrix",
+        {"attention.num_heads": [4, 8], "attention": [{"num_heads": 16, "num_kv_heads": 2, "head_dim": 64}]},
+        "matrix.attention.num_heads",
+        "attention.num_heads beside attention, which it is a part of: one value would be put over the other",
+        "one of the two",
+    ),
+    (
+        "matrix",
+        {"cache.layout": ["contiguous"], "cache.layout.k_stride.block": [4096]},
+        "matrix.cache.layout.k_stride.block",
+        "cache.layout.k_stride.block beside cache.layout, which it is a part of: one value would be put over the other",
+        "one of the two",
+    ),
     ("matrix", {"inputs.seed": list(range(300))}, "matrix", "300 variants", "at most 256 of this document"),
 ]
 
@@ -204,6 +218,7 @@ def test_other_sections(section: str, value: object, field: str, found: str, nee
         (VALID.replace("head_dim: 64", "head_dim: 64, sinks: [1, 2, 3]"), "[1, 2, 3]"),
         (VALID + "expect:\n  fa:\n    skip: 3\n", "3\n"),
         (VALID + "matrix:\n  attention.softcap:\n    - 30\n    - -1\n", "-1\n"),
+        (VALID + "matrix:\n  cache: [{block_size: 16}]\n  cache.block_size: [16]\n", "cache.block_size: [16]"),
     ],
 )
 def test_the_place_is_that_of_the_value_or_of_the_key_that_is_unknown(text: str, fragment: str) -> None:
@@ -230,6 +245,25 @@ def test_an_unknown_key_has_its_nearest_known_one(key: str, hint: str | None) ->
 def test_a_word_for_a_truth_value_teaches() -> None:
     (problem,) = problems_of(VALID.replace("[3, 20]", "[3, 20], append: off"))
     assert problem.hint == "only YAML 1.1 takes 'off' for a truth value: write false"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (VALID.replace("[3, 20]", "[3, 20.0]"), "write 20"),
+        (VALID.replace("[3, 20]", "[3, 1e30]"), None),
+        (VALID.replace("[3, 20]", "[3, 1e15]"), None),
+        (VALID.replace("[3, 20]", "[3, -1.0]"), None),
+        (VALID.replace("[3, 20]", "[3, '99_999_999_999']"), None),
+        (VALID.replace("block_size: 16", "block_size: 0.0"), None),
+        (VALID.replace("block_size: 16", "block_size: 16, max_blocks_per_seq: 1e10"), None),
+        (VALID + "inputs: {seed: 1e10}\n", "write 10000000000"),
+        (VALID + "override: {max_seqlen_k: 1e18}\n", None),
+    ],
+)
+def test_a_number_is_proposed_only_where_it_would_be_taken(text: str, hint: str | None) -> None:
+    (problem,) = problems_of(text)
+    assert problem.hint == hint
 
 
 def test_no_words_of_the_libraries_below_get_through() -> None:
