@@ -39,6 +39,7 @@ class Traits:
     `p_dtype`: the dtype that the weights have in the product with V, where it is not the dtype of V.
     `tanh_error`: relative error of the tanh in softcap (2⁻¹¹ for the GPU's own instruction), one more term too.
     `exp_error`: relative error of an exponential, where it is a polynomial (2⁻¹³ for one of the third degree).
+    `alibi_from_start`: causal ALiBi is counted from the first key (slope * j), and the LSE brought back afterwards.
     `fp8_score_error`: relative error of a score where q and K are both fp8 (tensor cores that add such products with
     few bits), another one. `sum_of_rounded_weights`: the softmax denominator is the sum of the weights after they were
     rounded for the product with V (to `p_dtype`, or to the call's dtype), which the LSE then shows.
@@ -64,6 +65,7 @@ class Traits:
     p_dtype: str | None = None
     tanh_error: float = 0.0
     exp_error: float = 0.0
+    alibi_from_start: bool = False
     fp8_score_error: float = 0.0
     sum_of_rounded_weights: bool = False
     rounded_partials: bool = False

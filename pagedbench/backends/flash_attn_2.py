@@ -46,6 +46,7 @@ class FlashAttention2Backend(LibraryBackend):
         lse_note="(num_heads, total_q), +inf for rows that see no key; with ALiBi shifted by slope * position",
         nan_regions={"hidden.v": "may-leak"},
         tanh_error=HARDWARE_TANH,
+        alibi_from_start=True,
     )
 
     def capabilities(self, path: AttnPath) -> Capabilities:

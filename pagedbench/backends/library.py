@@ -234,3 +234,14 @@ def reshapes_by_sequence(spec: CallSpec, title: str) -> Iterator[str]:
 def compute_capability() -> tuple[int, int]:
     """(major, minor) of the current GPU, (0, 0) without one."""
     return torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
+
+
+def cuda_context_is_dead() -> bool:
+    """Whether CUDA answers with an error: libraries word theirs in ways of their own, and some are another's before."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False

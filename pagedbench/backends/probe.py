@@ -1,8 +1,9 @@
 """Tries each feature of a backend on its tiny scenario, in a process of its own, since a wrong kernel may end it.
 
 `python -m pagedbench.backends.probe BACKEND DEVICE` reads the features and paths to try from stdin, and prints one JSON
-line for each; `probe` reads them, and goes on behind one that crashed. Claims are ignored: what is refused is tried.
-Most of the time goes into compiling, so `probe_all` has many processes side by side, several of one that compiles.
+line for each; `probe` reads them, and goes on behind one that crashed in a new process. Claims are ignored: what is
+refused is tried. Most of the time goes into compiling, so `probe_all` has many processes side by side, several of one
+backend that compiles.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from queue import SimpleQueue
 
 from pagedbench.backends.base import Backend
 from pagedbench.backends.features import FEATURES, Feature
+from pagedbench.backends.library import cuda_context_is_dead
 from pagedbench.backends.registry import find_backend
 from pagedbench.errors import said
 from pagedbench.words import AttnPath, Verdict, worst
@@ -28,6 +30,7 @@ from pagedbench.words import AttnPath, Verdict, worst
 TIMEOUT = 120.0
 CHECKS = ("accuracy", "cache-update")
 LINE = "trial: "  # libraries print to stdout, too
+SPENT = 75  # exit status of a process that ends itself, since what it tried last has left the device unusable
 CORES_A_PROCESS = 4  # which a process that compiles keeps busy, about
 
 Todo = Sequence[tuple[str, str]]
@@ -145,7 +148,7 @@ def _probe(backend: Backend, device: str, todo: Todo, running: _Running) -> Iter
         finally:
             timer.cancel()
         todo = todo[done:]
-        if todo and not running.ended:
+        if todo and process.returncode != SPENT and not running.ended:
             (feature, path), *todo = todo
             ended = f"no answer within {allowed:g} s" if late.is_set() else _how(process.returncode)
             yield Trial(feature, path, Verdict.CRASHED.value, ended)
@@ -200,6 +203,8 @@ def main(name: str, device: str) -> None:
     for feature, path in json.load(sys.stdin):
         trial = try_feature(backend, known[feature], AttnPath(path), device)
         print(LINE + json.dumps(asdict(trial)), flush=True)
+        if trial.verdict == Verdict.ERROR and cuda_context_is_dead():
+            sys.exit(SPENT)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ class VllmFlashAttentionBackend(LibraryBackend):
         lse_note="(num_heads, total_q), +inf for rows that see no key",
         nan_regions={"hidden.v": "may-leak"},
         tanh_error=HARDWARE_TANH,
+        alibi_from_start=True,
         fp8_score_error=HOPPER_FP8_SCORE,
         splits_from_capacity=True,
     )

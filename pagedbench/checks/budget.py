@@ -64,8 +64,10 @@ def row_budget(reference: Reference, attention: Attention, traits: Traits) -> Ro
 def score_height(reference: Reference, attention: Attention, traits: Traits) -> torch.Tensor:
     """`(rows, num_heads)` fp64: the size of the numbers that are rounded as scores. Beside a sink they have been
     lessened by the larger of peak and sink, where a backend rounds them, and a sink far above all keys makes large
-    numbers of small scores."""
+    numbers of small scores. So does ALiBi counted from the first key: slope * position is added to all of a row."""
     height = reference.peak.abs().clamp(min=1.0)
+    if traits.alibi_from_start and attention.alibi_slopes is not None and attention.causal:
+        height = height + reference.visible.double()[:, None] * reference.peak.new_tensor(attention.alibi_slopes)
     if traits.score_rounding and attention.sinks is not None:
         height = height + (reference.peak.new_tensor(attention.sinks) - reference.peak).clamp(min=0.0)
     return height

@@ -19,6 +19,7 @@ import torch
 
 from pagedbench.backends.base import Backend
 from pagedbench.backends.files import USER_MODULE
+from pagedbench.backends.library import cuda_context_is_dead
 from pagedbench.backends.registry import backends, find_backend, presence
 from pagedbench.checks.base import Check, CheckContext, CheckResult
 from pagedbench.checks.blindness import blindness, unreached
@@ -286,7 +287,7 @@ def read_failure(error: BaseException) -> Failure:
         return Failure(Verdict.NO_REFERENCE, str(error), worker_is_spent=False)
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text:
         return Failure(Verdict.ERROR, f"ran out of memory ({first_line})", worker_is_spent=True)
-    if "CUDA error" in text or "CUDA_ERROR" in text or _cuda_context_is_dead():
+    if "CUDA error" in text or "CUDA_ERROR" in text or cuda_context_is_dead():
         return Failure(Verdict.CRASHED, first_line, worker_is_spent=True)
     return Failure(Verdict.ERROR, error.message if isinstance(error, PagedbenchError) else first_line, False)
 
@@ -299,17 +300,6 @@ def place_in_users_file(error: BaseException) -> str:
         if frame.f_globals.get("__name__", "").startswith(USER_MODULE)
     ]
     return places[-1] if places else ""
-
-
-def _cuda_context_is_dead() -> bool:
-    """Whether CUDA answers with an error: libraries word theirs in ways of their own, and some are another's before."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return False
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError:
-        return True
-    return False
 
 
 def as_dict(result: CheckResult) -> CheckDict:

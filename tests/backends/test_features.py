@@ -120,6 +120,18 @@ def test_what_compiles_is_dealt_out_by_feature(monkeypatch: pytest.MonkeyPatch) 
     assert sum(map(len, features)) == len(set().union(*features))
 
 
+def test_a_device_that_one_trial_killed_costs_no_other(mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends itself after it has told of the trial, and another goes on behind it."""
+    dead = "import sys; sys.modules['__main__'].cuda_context_is_dead = lambda: True\n"  # the module that is run
+    file = Path(mine)
+    file.write_text(dead + KERNEL.replace("os._exit(3)", "raise RuntimeError('CUDA error: misaligned address')"))
+    trials = list(probe(load_backend(mine), "cpu"))
+    found = {trial.feature: (trial.verdict, trial.message) for trial in trials}
+    assert len(trials) == len(found)
+    assert found["sinks"] == ("ERROR", "RuntimeError: CUDA error: misaligned address")
+    assert found["ALiBi"][0] == "MISMATCH"
+
+
 def test_a_probe_that_is_left_ends_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = tmp_path / "pid"
     stuck = KERNEL.replace(

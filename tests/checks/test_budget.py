@@ -188,3 +188,19 @@ def test_the_worst_rounding_of_a_result_is_within_it(dtype: torch.dtype, bits: i
     attention = replace(ATTENTION, dtype=name, kv_dtype=name)
     budget = row_budget(row(o=worst, p2v2=0.0), attention, Traits(p_dtype="float32")).out.item()
     assert 0.99 * budget < error < budget
+
+
+def test_alibi_counted_from_the_first_key_leaves_fewer_bits_for_the_lse() -> None:
+    """As causal FlashAttention-2 does it, all in fp32: slope * j for key j, and slope * position taken off the LSE."""
+    slope, keys = 0.5, 2101
+    scores = torch.randn(64, keys, generator=torch.Generator().manual_seed(0), dtype=torch.float64).float()
+    at = torch.arange(keys)
+    told = torch.logsumexp(scores + slope * at, -1) - slope * (keys - 1)
+    needed = torch.logsumexp(scores.double() - slope * (keys - 1 - at), -1)
+    error = float((told.double() - needed).abs().max())
+    reference = replace(row(peak=4.0), visible=torch.tensor([keys]), lse=needed[:1, None])
+    attention = replace(ATTENTION, alibi_slopes=(slope,))
+    plain, declared = (
+        row_budget(reference, attention, Traits(alibi_from_start=start)).lse.item() for start in (False, True)
+    )
+    assert plain < error < declared < 100 * error
