@@ -80,6 +80,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("pagedbench_backend", backends, ids=backends, indirect=True)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test that is marked and takes no fixture would pass, and judge nothing."""
+    fixtures = getattr(item, "fixturenames", ())
+    if item.get_closest_marker(MARK) is not None and "pagedbench_scenario" not in fixtures:
+        pytest.fail(
+            "the test is marked with scenarios and judges no kernel: take pagedbench_check as an argument and call it",
+            pytrace=False,
+        )
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

@@ -178,6 +178,19 @@ def test_calls(pagedbench_check):
 """
 
 
+def test_a_marked_test_without_the_fixture_is_an_error_that_says_so(repository: pytest.Pytester) -> None:
+    marked = """
+from pagedbench.pytest_plugin import pagedbench_scenarios
+
+@pagedbench_scenarios("small.yaml")
+def test_nothing():
+    pass
+"""
+    result = run(repository, marked, "--pagedbench-backend", "plugin_kernels.py:good_decode")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*is marked with scenarios and judges no kernel*"])
+
+
 def test_a_test_that_passes_and_judged_nothing_is_an_error_that_says_so(repository: pytest.Pytester) -> None:
     result = run(repository, NOTHING_JUDGED, "--pagedbench-backend", "plugin_kernels.py:good_decode")
     result.assert_outcomes(passed=2, failed=1, skipped=1, errors=1)

@@ -86,7 +86,10 @@ def main() -> None:
     """
     sys.stdout, sys.stderr = forgiving(sys.stdout), forgiving(sys.stderr)
     try:
-        app(prog_name="pagedbench")  # also with `python -m`, whose words make no name of a completion script
+        try:
+            app(prog_name="pagedbench")  # also with `python -m`, whose words make no name of a completion script
+        finally:
+            sys.stdout.flush()  # what cannot be written is to be told here, not when the interpreter ends
     except PagedbenchError as error:
         typer.echo(f"error: {error.message}", err=True)
         if error.hint:

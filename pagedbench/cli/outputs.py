@@ -111,18 +111,20 @@ def refuse_shared(
     """Raises `UsageError` where two forms go to one regular file, for the later would overwrite the earlier; where one
     goes to a file that is read (a scenario or a kernel of the user's say, named or in a folder that is); and where it
     goes to one that is there and ends as what people write does, by a slip of the command line."""
-    written = {form: file for form, file in files.items() if file is not None and (file.is_file() or not file.exists())}
+    named = {form: (file, file.resolve()) for form, file in files.items() if file is not None}
+    # `sub/../x` is x also before `sub` is made, which is when its file is looked for.
+    written = {form: (file, real) for form, (file, real) in named.items() if real.is_file() or not real.exists()}
     if not written:
         return  # a folder may be large
     read = {file.resolve() for source in sources for file in _files_of(source)}
     taken: dict[Path, str] = {}
-    for form, file in written.items():
-        if file.resolve() in read:
+    for form, (file, real) in written.items():
+        if real in read:
             raise UsageError(f"--{form} would overwrite {file}, which is read", hint="give it a file of its own")
-        if file.exists() and file.suffix in written_by_hand:
+        if real.exists() and real.suffix.lower() in written_by_hand:
             hint = f"--{form} takes the name of the file to write; give it one of its own"
             raise UsageError(f"--{form} would overwrite {file}, a file of another kind", hint)
-        other = taken.setdefault(file.resolve(), form)
+        other = taken.setdefault(real, form)
         if other != form:
             raise UsageError(f"--{other} and --{form} name the same file: {file}", hint="give each a file of its own")
 

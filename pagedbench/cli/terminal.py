@@ -24,15 +24,23 @@ def _in_other_signs(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("pagedbench.signs", _in_other_signs)
 
 
-class _Pipe(io.FileIO):
+class _Output(io.FileIO):
     """Where the reader has gone (`| head -1`), the rest goes nowhere: what is judged is judged to its end, and the exit
-    code stays its verdict's."""
+    code stays its verdict's. Where nothing more fits, that is said once."""
+
+    _full = False
 
     def write(self, data: ReadableBuffer, /) -> int:
+        size = memoryview(data).nbytes
+        if self._full:
+            return size
         try:
             return super().write(data)
         except BrokenPipeError:
-            return memoryview(data).nbytes
+            return size
+        except OSError:
+            self._full = True
+            raise
 
 
 def forgiving(stream: TextIO) -> TextIO:
@@ -41,7 +49,7 @@ def forgiving(stream: TextIO) -> TextIO:
     What is closed, or stands for an output in a test, comes back as it is.
     """
     try:
-        raw = _Pipe(stream.fileno(), "w", closefd=False)
+        raw = _Output(stream.fileno(), "w", closefd=False)
     except (AttributeError, OSError, ValueError):
         return stream
     at_once = bool(stream.line_buffering or getattr(stream, "write_through", False))

@@ -298,6 +298,11 @@ except SystemExit as ended:
 _LIBRARYS = "out = result[0] if isinstance(result, tuple) else result"
 
 _FUNCTIONS = """out, lse = result if isinstance(result, (tuple, list)) and len(result) == 2 else (result, None)
+for name, told in (("output", out), ("LSE", lse)):
+    if not isinstance(told, torch.Tensor) and (name == "output" or told is not None):
+        raise SystemExit(f"the {name} is a {type(told).__name__}, needed a tensor  WRONG")
+    if told is not None and not told.is_floating_point():
+        raise SystemExit(f"the {name} is {told.dtype}, which is no float  WRONG")
 lse = None if lse is None else lse.reshape(-1, heads).double()"""
 
 _JUDGE_LSE = """    if lse is not None and m:

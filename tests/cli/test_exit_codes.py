@@ -83,7 +83,9 @@ def test_2_an_output_that_would_replace_the_scenario(command: Command, name: str
             (("check", "-b", "kernel.py:my_decode", f"--{form}", "./kernel.py"), "kernel.py")
             for form in ("csv", "json")
         ),
+        (("check", "-b", "kernel.py:my_decode", "--csv", "not-there/../kernel.py"), "not-there/../kernel.py"),
         (("run", "--markdown", "helper.py"), "helper.py"),
+        (("run", "--markdown", "HELPER.PY"), "HELPER.PY"),
         (("check", "--json", "other.yaml"), "other.yaml"),
         (("compare", "kernel.py:my_decode", "torch:decode", "--csv", "kernel.py"), "kernel.py"),
         (("report", "records.jsonl", "--html", "other.yml"), "other.yml"),
@@ -98,11 +100,12 @@ def test_2_an_output_that_would_replace_the_scenario(command: Command, name: str
 def test_2_an_output_that_would_replace_a_kernel_or_a_scenario(
     command: Command, words: tuple[str, ...], file: str
 ) -> None:
-    Path(file).write_text("written by hand")
+    where = Path(file).resolve()
+    where.write_text("written by hand")
     ended = command(*words, scenarios=["right"] if words[0] in ("run", "check", "compare") else [])
     assert (ended.code, ended.out) == (2, "")
     assert f"would overwrite {file}" in ended.err
-    assert Path(file).read_text() == "written by hand"
+    assert where.read_text() == "written by hand"
 
 
 def test_a_script_may_take_the_place_of_an_earlier_one(command: Command) -> None:

@@ -33,6 +33,14 @@ def test_a_command_that_only_prints_is_no_failure_where_nobody_reads(words: tupl
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("words", [("show", "docs-decode"), ("scenarios",), ("--help",)], ids=str)
+def test_a_full_device_is_said_once_and_is_exit_5(words: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "pagedbench", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (5, b"error: cannot write the output: No space left on device\n")
+
+
 @pytest.mark.parametrize(("kernel", "code"), [("torch:decode", 0), (f"{ROOT}/examples/my_kernel.py:my_decode", 1)])
 def test_the_exit_code_is_the_verdicts_where_nobody_reads(kernel: str, code: int, tmp_path: Path) -> None:
     table = tmp_path / "table.csv"

@@ -157,6 +157,15 @@ def list_decode(**arguments):
     return [1.1 * out, lse]
 
 
+def alone_decode(**arguments):
+    return [my_decode(**arguments)[0]]
+
+
+def int_lse_decode(**arguments):
+    out, lse = my_decode(**arguments)
+    return out, lse.int()
+
+
 def exiting_decode(**arguments):
     raise SystemExit(0)
 '''
@@ -199,6 +208,8 @@ def test_a_function_may_take_what_the_scenario_does_not_have(tmp_path: Path, app
         ("fp32_decode", "the output is torch.float32, needed torch.bfloat16"),
         ("no_lse_decode", "sequence 2, 71 keys: worst row off by"),
         ("list_decode", "sequence 2, 71 keys: worst row off by"),
+        ("alone_decode", "the output is a list, needed a tensor"),
+        ("int_lse_decode", "the LSE is torch.int32, which is no float"),
         ("exiting_decode", "the kernel ended the program by sys.exit(0)"),
     ],
 )
