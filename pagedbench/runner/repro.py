@@ -161,6 +161,8 @@ def _facts(scenario: Scenario, layout: BatchLayout, call: KernelCall) -> str:
         f"dim, dim_v, dtype = {spec.head_dim}, {spec.head_dim_v}, torch.{spec.dtype}",
         f"scale, causal, window, softcap = {spec.softmax_scale!r}, {spec.causal}, {spec.window_size}, {spec.softcap}",
     ]
+    if call.declared is not None:  # a function, perhaps on a CPU: see `choose_device`
+        lines.append("torch.logsumexp(torch.zeros(2), 0)  # the first call, on many threads, may be off by 4e-5")
     if spec.sinks is not None:
         lines.append(f"sinks = torch.tensor({list(spec.sinks)}, device=device)")
     elif call.passes("sinks"):  # a function is passed all that it takes
