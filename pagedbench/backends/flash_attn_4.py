@@ -31,9 +31,7 @@ from pagedbench.words import AttnPath
 
 SPLITTING = {10, 11}  # compute capabilities (major) whose kernels can split keys
 WITHOUT_BLOCK_TABLE = {8, 12}
-CUBIC_EXP = (
-    2.0**-13
-)  # relative error of the polynomial that computes some exponentials on Blackwell (`ex2_emulation_2`)
+CUBIC_EXP = 2.0**-13  # relative error of the polynomial for some exponentials on Blackwell (`ex2_emulation_2`)
 HOPPER_SHARED_KB = 227  # of shared memory a block of threads may have
 
 

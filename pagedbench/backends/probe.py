@@ -81,13 +81,13 @@ def probe_all(chosen: Sequence[Backend], device: str) -> Generator[tuple[Backend
             threads.submit(work, *piece)
         left = len(pieces)
         while left:
-            said = found.get()
-            if isinstance(said, BaseException):
-                raise said
-            if said is None:
+            heard = found.get()
+            if isinstance(heard, BaseException):
+                raise heard
+            if heard is None:
                 left -= 1
             else:
-                yield said
+                yield heard
     finally:
         running.end()
         threads.shutdown(cancel_futures=True)
@@ -100,10 +100,11 @@ def probe(backend: Backend, device: str) -> Iterator[Trial]:
 
 def _pieces(backend: Backend, most: int) -> list[Todo]:
     """A backend's trials, dealt out by feature where it compiles: paths share what is compiled."""
-    names = list(dict.fromkeys(feature for feature, _ in trials_of(backend)))
+    todo = trials_of(backend)
+    names = list(dict.fromkeys(feature for feature, _ in todo))
     count = max(min(most, len(names)), 1) if backend.traits.compile_seconds else 1
     dealt = [set(names[i::count]) for i in range(count)]
-    return [[one for one in trials_of(backend) if one[0] in hand] for hand in dealt]
+    return [[one for one in todo if one[0] in hand] for hand in dealt]
 
 
 @dataclass

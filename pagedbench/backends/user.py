@@ -18,8 +18,8 @@ A function takes any of these arguments, **by name**, and none needs a default:
 | `plan` | what the decorator's `plan` returned |
 | `call` | the whole `Call` |
 
-It returns the output, or `(output, lse)`, the LSE in fp32 or fp64; both may have a batch and a query dimension or one for all
-query tokens. The output's dtype is `call.spec.out_dtype`: that of `q`, and where `q` is fp8 the scenario's
+It returns the output, or `(output, lse)`, the LSE in fp32 or fp64; both may have a batch and a query dimension or one
+for all query tokens. The output's dtype is `call.spec.out_dtype`: that of `q`, and where `q` is fp8 the scenario's
 `attention.dtype`, bfloat16 if it names none. An argument that a function does not take is a feature that it does not
 have: scenarios with a window are skipped for a function without `window_size`.
 """  # noqa: E501

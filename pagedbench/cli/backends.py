@@ -10,6 +10,7 @@ from pagedbench.cli import options as o
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from signal import Signals
 
     from pagedbench.backends.probe import Trial
     from pagedbench.report.capabilities import BackendReport
@@ -36,7 +37,7 @@ def command(
     where = _device(device)
     asked = list(dict.fromkeys(names or backend_names()))
     reports = ask(asked, where)
-    ended_by = 0
+    ended_by = None
     if probe:
         there = [name for name, report in zip(asked, reports, strict=True) if report.available]
         trials, ended_by = _trials(there, where)
@@ -48,7 +49,7 @@ def command(
             print_out(detail(report))
     else:
         print_out(overview(reports, where))
-    if ended_by:
+    if ended_by is not None:
         from pagedbench.runner.signals import SIGNAL_EXIT
 
         raise typer.Exit(SIGNAL_EXIT + ended_by)
@@ -64,8 +65,8 @@ def _device(asked: str) -> str:
     return asked if asked != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _trials(there: Sequence[str], device: str) -> tuple[dict[str, list[Trial]], int]:
-    """What the probes of those that are there found, by backend, and the signal that ended them early, or 0."""
+def _trials(there: Sequence[str], device: str) -> tuple[dict[str, list[Trial]], Signals | None]:
+    """What the probes of those that are there found, by backend, and the signal that ended them early, if one did."""
     from contextlib import closing
 
     from rich.console import Console
@@ -90,7 +91,7 @@ def _trials(there: Sequence[str], device: str) -> tuple[dict[str, list[Trial]], 
         done = sum(map(len, found.values()))
         name = interruption.by.name
         typer.echo(f"interrupted by {name}: {done} of {planned} trials were made; the others are claims", err=True)
-    return found, interruption.by or 0
+    return found, interruption.by
 
 
 def _probed(report: BackendReport, trials: Sequence[Trial]) -> BackendReport:

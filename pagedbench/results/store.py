@@ -25,6 +25,7 @@ from pagedbench.errors import CannotWrite, NotWhole, RecordsLost, UsageError
 from pagedbench.results.record import CellRecord
 
 CUT_OFF = "its last record is cut off"
+_MADE_BY = "give a file made by --json, run or check"
 _GZIP = b"\x1f\x8b"
 
 
@@ -54,7 +55,7 @@ def read_whole(file: Path) -> tuple[list[CellRecord], bool]:
     """The whole records of a file, and whether its last one is cut off. Else raises as `read_records` does."""
     records, cut = _parse(file, read_text(file))
     if not records:
-        raise NotWhole(f"{file} holds no whole record", "give a file made by --json, run or check")
+        raise NotWhole(f"{file} holds no whole record", _MADE_BY)
     return records, cut
 
 
@@ -69,7 +70,8 @@ def read_text(file: Path) -> str:
         return (gzip.decompress(data) if data.startswith(_GZIP) else data).decode("utf-8-sig", errors="replace")
     except (OSError, EOFError, zlib.error) as error:
         left = partial_path(file)
-        hint = f"an interrupted run left {left}: read that, or go on from it with --resume" if left.exists() else ""
+        interrupted = f"an interrupted run left {left}: read that, or go on from it with --resume"
+        hint = interrupted if left.exists() else _MADE_BY
         raise UsageError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}", hint) from error
 
 

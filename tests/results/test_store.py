@@ -248,5 +248,6 @@ def test_write_text_writes_what_no_encoding_holds(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read"):
+    with pytest.raises(UsageError, match="cannot read") as refused:
         read_records(tmp_path / "absent.jsonl")
+    assert "made by --json" in refused.value.hint
