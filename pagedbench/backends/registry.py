@@ -127,7 +127,7 @@ def parse_target(text: str) -> Target:
         )
     if name and not _FILE.fullmatch(text):
         hint = _file_meant(name, last) or nearest(last, _PATHS) or f"paths are {', '.join(_PATHS)}"
-        raise UsageError(f"there is no path {last!r}", hint=hint)
+        raise UsageError(f"{text}: there is no path {last!r}", hint=hint)
     return Target(text, find_backend(text))
 
 

@@ -146,10 +146,22 @@ def _judge_once(
         current = [cell.fingerprint(judging) for cell in cells]
         _forget_outdated(store, cells, current, judging)
         if request.resume:
-            kept = sum(fingerprint in done for fingerprint in current)
-            typer.echo(f"resumed: {kept} of {len(cells)} cells stay as they were judged before", err=True)
+            typer.echo(_resumed(cells, current, done, judging), err=True)
     with CellProgress(make_console(stderr=True), len(cells)) as progress:
         return run_cells(cells, team, judging, progress, store=store, done=done)
+
+
+def _resumed(
+    cells: Sequence[Cell], current: Sequence[str], done: Mapping[str, CellRecord], judging: JudgeOptions
+) -> str:
+    """How many cells stay, and why others that are in the file do not: who sees none of them kept wants to know."""
+    known = {record.key for record in done.values()}
+    kept = sum(fingerprint in done for fingerprint in current)
+    again = sum(
+        cell.key(judging) in known and fingerprint not in done for cell, fingerprint in zip(cells, current, strict=True)
+    )
+    why = f"; {again} are judged again, since the kernel, the scenario or an option (--html is one) has changed"
+    return f"resumed: {kept} of {len(cells)} cells stay as they were judged before" + (why if again else "")
 
 
 def _forget_outdated(store: RecordStore, cells: Sequence[Cell], current: Sequence[str], judging: JudgeOptions) -> None:

@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from pagedbench.backends.base import Backend
-    from pagedbench.runner.repro import KernelCall
+    from pagedbench.runner.repro_calls import KernelCall
     from pagedbench.scenario.model import Scenario
     from pagedbench.words import AttnPath
 
@@ -66,7 +66,7 @@ def _path(backend: Backend, named: str, path: str | None) -> AttnPath:
 def _call(backend: Backend, scenario: Scenario, path: AttnPath) -> KernelCall:
     from pagedbench.backends.user import UserBackend
     from pagedbench.errors import UsageError
-    from pagedbench.runner.repro import function_call, library_call
+    from pagedbench.runner.repro_calls import function_call, library_call
 
     if isinstance(backend, UserBackend):
         return function_call(*backend.function_for(path), backend.traits_for(path))
@@ -74,4 +74,4 @@ def _call(backend: Backend, scenario: Scenario, path: AttnPath) -> KernelCall:
         raise UsageError(
             f"{backend.name} is a Backend class, which needs pagedbench", "repro can call a plain function of a file"
         )
-    return library_call(backend.name, scenario, path)
+    return library_call(backend, scenario, path)

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pagedbench.faults.fault import Fault
+from pagedbench.layout.drawing.words import plural
 from pagedbench.runner.selftest import Power, Trialled
 
 _SHORT = {
@@ -88,7 +89,7 @@ def summary(results: Sequence[Trialled]) -> list[str]:
     right = [result for result in results if result.fault is None]
     accused = [result for result in right if result.failed]
     lines = [
-        f"{len(matrix)} faults on {len(right)} scenarios: {shows} pairs that can show, "
+        f"{plural(len(matrix), 'fault')} on {plural(len(right), 'scenario')}: {plural(shows, 'pair')} that can show, "
         f"{sum(row.caught for row in matrix)} caught; "
         f"{sum(row.count(Power.BELOW_ROUNDING) for row in matrix)} below rounding, "
         f"{sum(row.count(Power.EQUIVALENT) for row in matrix)} equivalent to no fault.",

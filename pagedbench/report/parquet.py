@@ -6,15 +6,13 @@ Needs pandas and pyarrow, which are imported here alone.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pagedbench.errors import CannotWrite, UsageError
+from pagedbench.errors import UsageError
 from pagedbench.results.record import CellRecord
-from pagedbench.results.store import umask
+from pagedbench.results.store import whole_file
 
 SAMPLES = "kernel_samples_ns"
 
@@ -28,19 +26,8 @@ def write_parquet(records: Sequence[CellRecord], file: Path) -> None:
         raise UsageError("Parquet needs pyarrow", 'pip install "pagedbench[parquet]"') from error
 
     frame = pd.DataFrame([_flat(record) for record in records])
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-        os.close(handle)
-        try:
-            frame.to_parquet(name, index=False)
-            os.chmod(name, 0o666 & ~umask())  # a temporary file is its owner's alone
-            os.replace(name, file)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise CannotWrite(file, error.strerror) from error
+    with whole_file(file) as name:
+        frame.to_parquet(name, index=False)
 
 
 def _flat(record: CellRecord) -> dict[str, Any]:

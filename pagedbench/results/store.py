@@ -16,7 +16,7 @@ import gzip
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -31,7 +31,13 @@ _GZIP = b"\x1f\x8b"
 
 def partial_path(file: Path) -> Path:
     """The name that `file` has while a run is still writing it."""
+    file = behind_links(file)
     return file.with_name(file.name + ".partial")
+
+
+def behind_links(file: Path) -> Path:
+    """The file that a symbolic link stands for: a rename must take that one's place, not the link's."""
+    return Path(os.path.realpath(file)) if file.is_symlink() else file
 
 
 def is_record_file(name: str) -> bool:
@@ -122,21 +128,33 @@ def _open_stream(file: Path) -> int:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a whole file so that nobody ever sees half of it: a temporary file beside it, then a rename."""
+    """Write a whole file so that nobody ever sees half of it. Raises `CannotWrite`."""
+    if not is_stream(file):
+        with whole_file(file) as name, open(name, "w", encoding="utf-8", errors="replace") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        return
     try:
-        if is_stream(file):
-            with os.fdopen(_open_stream(file), "w", encoding="utf-8", errors="replace") as stream:
-                stream.write(text)
-            return
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+        with os.fdopen(_open_stream(file), "w", encoding="utf-8", errors="replace") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise CannotWrite(file, error.strerror) from error
+
+
+@contextlib.contextmanager
+def whole_file(file: Path) -> Iterator[str]:
+    """The name of a temporary file beside `file`, which takes its place at the end; not so after an exception. Raises
+    `CannotWrite` for those of the system."""
+    try:
+        place = behind_links(file)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+        os.close(handle)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.chmod(name, 0o666 & ~umask())
-            os.replace(name, file)
+            yield name
+            os.chmod(name, 0o666 & ~_umask())  # a temporary file is its owner's alone
+            os.replace(name, place)
         except BaseException:
             os.unlink(name)
             raise
@@ -144,7 +162,7 @@ def write_text(file: Path, text: str) -> None:
         raise CannotWrite(file, error.strerror) from error
 
 
-def umask() -> int:
+def _umask() -> int:
     """The process's umask; reading it needs setting it."""
     mask = os.umask(0)
     os.umask(mask)
@@ -228,7 +246,7 @@ class RecordStore:
             try:
                 self._require_place()
                 if not self._streams:
-                    os.replace(partial_path(self.file), self.file)
+                    os.replace(partial_path(self.file), behind_links(self.file))
             except RecordsLost:
                 if kind is None:  # else it is told already, or what ended the run is what counts
                     raise
@@ -271,6 +289,7 @@ def require_room(file: Path) -> None:
     if is_stream(file):
         return
     try:
+        file = behind_links(file)
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=file.parent):
             pass

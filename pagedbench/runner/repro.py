@@ -1,105 +1,27 @@
 """Repro: a failure as one script that needs torch and the library alone, ready for a bug report upstream.
 
 The script makes its own numbers, lays them out in blocks with NaN around them, calls the library, and compares every
-row with a dense fp64 answer, and memory with what it must hold after the call. It knows how to call user functions and
-the libraries of `library_call`; anything else is refused.
+row with a dense fp64 answer, and memory with what it must hold after the call. How a kernel is called is in
+`repro_calls.py`.
 """
 
 from __future__ import annotations
 
-import re
 import textwrap
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 
 from pagedbench.backends.base import Traits
 from pagedbench.checks.budget import SLACK, UNIT, score_unit
 from pagedbench.errors import UsageError
 from pagedbench.layout.batch import BatchLayout
+from pagedbench.runner.repro_calls import KernelCall
 from pagedbench.scenario.model import Attention, Scenario
 from pagedbench.words import AttnPath
-
-_VARLEN_ARGUMENTS = "q, k, v, cu_seqlens_q, cu_seqlens_k, max(query_lens), max(total), softmax_scale=scale"
-_KVCACHE_ARGUMENTS = "q, k_cache, v_cache, {new}cache_seqlens=cache_seqlens, {table}=block_table, softmax_scale=scale"
-
 
 _ARRAYS = ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "total_seqlens", "sinks")
 _PAGED = ("k_cache", "v_cache", "k_new", "v_new", "block_table")
 
-_EXAMPLE = "q, k_cache, v_cache, block_table, softmax_scale, ..."
 _ANYWAY = "else send the scenario itself: `pagedbench check FILE` shows the failure"
-
-
-@dataclass(frozen=True)
-class KernelCall:
-    """How a script calls a kernel: the import, the expression, and whether it appends the new tokens itself. Of a
-    function, whose second result is the LSE as this tool has it, also what it is declared to do."""
-
-    imports: str
-    expression: str
-    appends: bool
-    declared: Traits | None = None
-
-    def passes(self, name: str) -> bool:
-        """Whether the variable `name` is among the arguments."""
-        return re.search(rf"\b{name}[,)]", self.expression) is not None
-
-
-def library_call(backend: str, scenario: Scenario, path: AttnPath) -> KernelCall:
-    """The call of a known library. UsageError for one that is not known."""
-    modules = {"flash-attn": ("flash_attn", "block_table"), "flash-attn-3": ("flash_attn_interface", "page_table")}
-    if backend not in modules or path is AttnPath.PAGED_VARLEN:
-        known = ", ".join(modules)
-        raise UsageError(
-            f"repro cannot call {backend}:{path} without pagedbench", f"it knows {known}, and FILE:FUNCTION"
-        )
-    module, table = modules[backend]
-    spec = scenario.attention
-    options = [f"causal={spec.causal}", f"window_size={spec.window_size}"]
-    if spec.softcap is not None:
-        options.append("softcap=softcap")
-    if backend == "flash-attn-3":
-        options.append(f"num_splits={spec.num_splits}")
-    if path is AttnPath.VARLEN:
-        return KernelCall(
-            f"from {module} import flash_attn_varlen_func",
-            f"flash_attn_varlen_func({_VARLEN_ARGUMENTS}, {', '.join(options)})",
-            False,
-        )
-    new = "k=k_new, v=v_new, " if scenario.batch.append else ""
-    arguments = _KVCACHE_ARGUMENTS.format(new=new, table=table)
-    return KernelCall(
-        f"from {module} import flash_attn_with_kvcache",
-        f"flash_attn_with_kvcache({arguments}, {', '.join(options)})",
-        scenario.batch.append,
-    )
-
-
-def function_call(file: Path, function: str, arguments: Sequence[str], declared: Traits | None = None) -> KernelCall:
-    """The call of a function in a file, with the arguments that it takes, by name, and the traits declared for it."""
-    given = {
-        "softmax_scale": "scale",
-        "window_size": "window",
-        "max_seqlen_q": "max(query_lens)",
-        "max_seqlen_k": "max(total)",
-        "total_seqlens": "total_seqlens",
-        "alibi_slopes": "None",
-        "k_scale": "1.0",
-        "v_scale": "1.0",
-        "out": "None",
-    }
-    for own, what in (("call", "`call`"), ("plan", "`plan`")):
-        if own in arguments:
-            raise UsageError(
-                f"{function} takes the tool's own {what}, which a script without pagedbench does not have",
-                f"write a function beside it that takes what it needs by name ({_EXAMPLE}) and name that one",
-            )
-    passed = ", ".join(f"{name}={given.get(name, name)}" for name in arguments)
-    imports = f"import sys\n\nsys.path.insert(0, {str(file.resolve().parent)!r})\nfrom {file.stem} import {function}"
-    return KernelCall(
-        imports, f"{function}({passed})", {"k_new", "v_new"} <= set(arguments), declared=declared or Traits()
-    )
 
 
 def reach(scenario: Scenario) -> str:
@@ -128,7 +50,8 @@ def script(scenario: Scenario, layout: BatchLayout, path: AttnPath, call: Kernel
         _numbers(scenario, layout, call),
         _arrays(scenario, path, call),
         _memory(scenario, path, call),
-        _CALL.format(expression=call.expression),
+        *([call.before] if call.before else []),
+        (_CALL if call.from_file else "result = {expression}").format(expression=call.expression),
         _judge(scenario, call),
     ]
     return "\n".join(parts)
@@ -161,7 +84,7 @@ def _facts(scenario: Scenario, layout: BatchLayout, call: KernelCall) -> str:
         f"dim, dim_v, dtype = {spec.head_dim}, {spec.head_dim_v}, torch.{spec.dtype}",
         f"scale, causal, window, softcap = {spec.softmax_scale!r}, {spec.causal}, {spec.window_size}, {spec.softcap}",
     ]
-    if call.declared is not None:  # a function, perhaps on a CPU: see `choose_device`
+    if call.from_file:  # perhaps on a CPU: see `choose_device`
         lines.append("torch.logsumexp(torch.zeros(2), 0)  # the first call, on many threads, may be off by 4e-5")
     if spec.sinks is not None:
         lines.append(f"sinks = torch.tensor({list(spec.sinks)}, device=device)")
@@ -236,6 +159,8 @@ def _arrays(scenario: Scenario, path: AttnPath, call: KernelCall) -> str:
     lines.append("queries = q.clone().split(query_lens)")
     if path is AttnPath.DECODE:
         lines.append("q = q.view(len(query_lens), -1, heads, dim)")
+    if call.passes("out"):
+        lines.append('out = torch.full((sum(query_lens), heads, dim_v), float("nan"), dtype=dtype, device=device)')
     return "\n".join(lines)
 
 
@@ -272,13 +197,23 @@ def _reference(scenario: Scenario) -> str:
 
 
 def _judge(scenario: Scenario, call: KernelCall) -> str:
-    """Every row against what the roundings of its own terms explain, as the check of accuracy does, with half as much
-    again: a script has no traits of a library to go by."""
-    reference, unit = _reference(scenario), UNIT[scenario.attention.dtype]
-    if call.declared is None:
-        return _JUDGE.format(reference=reference, unit=unit, results=_LIBRARYS, judge_lse="") + _END
-    judge_lse = _JUDGE_LSE.format(room=_lse_room(scenario.attention, call.declared))
-    return _JUDGE.format(reference=reference, unit=unit, results=_FUNCTIONS, judge_lse=judge_lse) + _END
+    """Every row against what the roundings of its own terms explain, as the checks of accuracy do, with half as much
+    again."""
+    spec, traits = scenario.attention, call.traits
+    return _JUDGE.format(
+        results=call.results,
+        reference=_reference(scenario),
+        unit=UNIT[spec.dtype],
+        unit_p=UNIT[traits.p_dtype or spec.kv_dtype] + traits.exp_error,
+        of_scores=_of_scores(score_unit(spec, traits)),
+        room=_lse_room(spec, traits),
+    )
+
+
+def _of_scores(unit: float) -> str:
+    """The term for scores that are coarser than in fp32, which is nothing beside the others: the largest of a row."""
+    highest = "torch.nn.functional.pad(s.abs().where(s.isfinite(), 0.0), (0, 1), value=1.0).amax(-1).T"
+    return f" + {unit:.3g} * {highest} * (spread + size)" if unit > UNIT["float32"] else ""
 
 
 def _lse_room(spec: Attention, traits: Traits) -> str:
@@ -289,7 +224,7 @@ def _lse_room(spec: Attention, traits: Traits) -> str:
     room = f"{1.5 * of_scores:.3g} * (1 + needed.abs()) + {1.5 * of_sum:.3g} * n**0.5"
     if traits.sum_of_rounded_weights:
         room += f" + {1.5 * SLACK * UNIT[traits.p_dtype or spec.dtype]:.3g}"
-    return room
+    return room + (f" + {1.5 * traits.exp_error:.3g}" if traits.exp_error else "")
 
 
 _CALL = """try:
@@ -297,30 +232,10 @@ _CALL = """try:
 except SystemExit as ended:
     raise SystemExit(f"the kernel ended the program by sys.exit({{ended.code}})  WRONG") from None"""
 
-_LIBRARYS = "out = result[0] if isinstance(result, tuple) else result"
-
-_FUNCTIONS = """out, lse = result if isinstance(result, (tuple, list)) and len(result) == 2 else (result, None)
-for name, told in (("output", out), ("LSE", lse)):
-    if not isinstance(told, torch.Tensor) and (name == "output" or told is not None):
-        raise SystemExit(f"the {name} is a {type(told).__name__}, needed a tensor  WRONG")
-    if told is not None and not told.is_floating_point():
-        raise SystemExit(f"the {name} is {told.dtype}, which is no float  WRONG")
-lse = None if lse is None else lse.reshape(-1, heads).double()"""
-
-_JUDGE_LSE = """    if lse is not None and m:
-        told, needed = lse.split(query_lens)[b], torch.logsumexp(s, -1).T
-        room = {room}
-        far = float(torch.where(told == needed, 0.0, (told - needed).abs() / room).max())
-        if not far <= 1:
-            wrong += [b]
-            print(f"sequence {{b}}: the LSE is off by up to {{far:.3g}} times what rounding explains  WRONG")
-"""
-
 _JUDGE = """{results}
 changed = [name for name, t in memory.items() if not torch.equal(t.nan_to_num(9), after[name].nan_to_num(9))]
 wrong = [f"{{name}} is not what it must be after the call" for name in changed]
-if out.dtype != dtype:
-    wrong += [f"the output is {{out.dtype}}, needed {{dtype}}"]
+wrong += [f"the output is {{out.dtype}}, needed {{dtype}}"] if out.dtype != dtype else []
 for what in wrong:
     print(f"{{what}}  WRONG")
 out = out.reshape(-1, heads, dim_v).double()
@@ -331,13 +246,16 @@ for b, (n, m, mine) in enumerate(zip(total, query_lens, out.split(query_lens))):
 {reference}
     p = torch.softmax(s, -1)[..., :n].nan_to_num()  # rows that see no key are zero
     right = torch.einsum("hqk,khd->qhd", p, v)
-    rounding = {unit} * (right.norm(dim=-1) + torch.einsum("hqk,khd->qh", p**2, v**2).sqrt())
-    error = float(((mine - right).norm(dim=-1) / (rounding + 1e-9)).max()) if m else 0.0
-    wrong += [] if error <= 3 else [b]
-    word = "" if error <= 3 else "  WRONG"
-    print(f"sequence {{b}}, {{n}} keys: worst row off by {{error:.3g}} times its rounding{{word}}")
-{judge_lse}"""
-
-_END = """\
+    size, spread = right.norm(dim=-1), torch.einsum("hqk,khd->qh", p**2, v**2).sqrt()
+    room = {unit} * size + {unit_p} * spread.maximum(size){of_scores}
+    off = {{"output": (mine - right).norm(dim=-1) / (3 * room + 1e-9)}}
+    if lse is not None:
+        told, needed = lse.split(query_lens)[b], torch.logsumexp(s, -1).T
+        off["LSE"] = torch.where(told == needed, 0.0, (told - needed).abs() / ({room}))
+    for what, rows_off in off.items():
+        worst = float(rows_off.max()) if m else 0.0
+        wrong += [] if worst <= 1 else [b]
+        print(f"sequence {{b}}, {{n}} keys: the {{what}} is off by {{worst:.3g}} times what rounding explains", end="")
+        print("" if worst <= 1 else "  WRONG")
 raise SystemExit(1 if wrong else print("nothing wrong in this one call; others, or other batches, are not tried"))
 """

@@ -249,7 +249,8 @@ def test_resume_judges_only_what_is_missing_or_changed(command: Command) -> None
 def test_resume_keeps_no_record_that_another_takes_the_place_of(command: Command) -> None:
     records = Path("records.jsonl")
     command("check", "--json", records, scenarios=["right", "skipped"])
-    command("check", "--json", records, "--resume", "--suite", "full", scenarios=["right"])
+    resumed = command("check", "--json", records, "--resume", "--suite", "full", scenarios=["right"])
+    assert "1 are judged again, since the kernel, the scenario or an option (--html is one) has changed" in resumed.err
     assert [(r.scenario, r.suite) for r in read_records(records)] == [("skipped", "quick"), ("right", "full")]
 
 

@@ -242,6 +242,22 @@ def test_write_text_replaces_at_once_and_explains_what_cannot_be_written(tmp_pat
     assert refused.value.hint == "name a file where you may write, with room left"
 
 
+def test_a_link_stays_and_what_it_stands_for_is_written(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    link, held = tmp_path / "r.jsonl", tmp_path / "other" / "held.jsonl"
+    link.symlink_to(held)
+    with RecordStore(link) as store:
+        store.append(record("a"))
+        assert partial_path(link) == partial_path(held)
+        assert partial_path(held).exists()
+    assert link.is_symlink()
+    assert [r.scenario for r in read_records(held)] == ["a"]
+    write_text(link, "text")
+    assert link.is_symlink()
+    assert held.read_text() == "text"
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["held.jsonl", "other", "r.jsonl"]
+
+
 def test_write_text_writes_what_no_encoding_holds(tmp_path: Path) -> None:
     write_text(tmp_path / "report.md", "half \ud800")
     assert (tmp_path / "report.md").read_text() == "half ?"

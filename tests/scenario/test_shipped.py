@@ -41,7 +41,8 @@ FEATURES: dict[str, Callable[[Scenario], bool]] = {
     "nothing cached": lambda scenario: 0 in scenario.batch.cached_lens,
 }
 # What is new to decode alone, and what no library has together: ALiBi is of older models than fp8.
-APART = [{one, other} for one in ("not causal", "narrower V") for other in ("softcap", "sinks", "ALiBi", "fp8", "HND")]
+APART = [{"narrower V", other} for other in ("softcap", "sinks", "ALiBi", "fp8", "HND")]
+APART += [{"not causal", other} for other in ("ALiBi", "fp8", "HND")]
 APART += [{"not causal", "narrower V"}, {"narrower V", "window"}, {"ALiBi", "fp8"}, {"ALiBi", "HND"}]
 
 
@@ -220,6 +221,17 @@ def test_what_decode_meets_several_query_tokens_meet_as_well(everything: list[Sc
     """Kernels have a path of their own for prompts and chunks."""
     small = [s for s in everything if s.name.startswith(("edge-", "features-")) and s.batch.size]
     assert any(SEVERAL[what](s) and max(s.batch.query_lens) > 2 for s in small)
+
+
+@pytest.mark.parametrize("feature", ["window", "softcap", "sinks", "ALiBi"])
+def test_what_changes_weights_meets_a_shared_prefix(everything: list[Scenario], feature: str) -> None:
+    """Kernels that find one attend to it once for all sequences, and join two parts."""
+    assert any(s.cache.placement == "shared-prefix" and FEATURES[feature](s) for s in everything)
+
+
+def test_eight_bits_meet_the_head_dim_and_the_output_that_models_have(everything: list[Scenario]) -> None:
+    found = [s.attention for s in everything if s.attention.kv_dtype.startswith("float8")]
+    assert any(a.head_dim == 128 and a.dtype == "float16" for a in found)
 
 
 def test_whole_tiles_of_query_tokens_see_nothing_before_some_that_do(everything: list[Scenario]) -> None:
