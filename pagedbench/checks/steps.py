@@ -17,13 +17,16 @@ from pagedbench.checks.base import CheckContext, CheckResult
 from pagedbench.checks.cache_update import judge_memory
 from pagedbench.layout.batch import BatchLayout, IntArray
 from pagedbench.layout.regions import Region
-from pagedbench.layout.steps import step_layouts
+from pagedbench.layout.steps import at_last_step, step_layouts
 from pagedbench.tensors.arena import Arena
 from pagedbench.tensors.bits import bits
 from pagedbench.tensors.fill import Fill, FillValue
 from pagedbench.tensors.inputs import LogicalInputs, random_inputs, random_queries
 from pagedbench.tensors.prepare import Prepared
 from pagedbench.words import Verdict
+
+FAILED_STEP = "failed_step"
+"""The metric that says which step, counted from 1, was wrong."""
 
 
 class Steps:
@@ -49,8 +52,16 @@ class Steps:
             inputs = _inputs_of_step(context, step, everything, layouts[-1], layout)
             result, before = _run_step(dataclasses.replace(context, layout=layout), inputs, before)
             if result.verdict is not Verdict.PASS:
-                return result.opened_by(f"step {step + 1} of {len(layouts)}")
+                told = result.opened_by(f"step {step + 1} of {len(layouts)}")
+                return dataclasses.replace(told, metrics={**told.metrics, FAILED_STEP: step + 1})
         return CheckResult(self.name, Verdict.PASS, f"{len(layouts)} steps, output and cache right after each")
+
+
+def at_step(context: CheckContext, step: int) -> CheckContext:
+    """The cell of one step, counted from 1, by itself: its lengths and table, with numbers of its own."""
+    scenario = at_last_step(dataclasses.replace(context.scenario, steps=step))
+    layout = step_layouts(context.scenario)[step - 1]
+    return dataclasses.replace(context, scenario=dataclasses.replace(scenario, steps=1), layout=layout)
 
 
 def _run_step(context: CheckContext, inputs: LogicalInputs, before: Arena | None) -> tuple[CheckResult, Arena]:

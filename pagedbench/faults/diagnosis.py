@@ -16,6 +16,7 @@ import torch
 from pagedbench.checks.base import CheckContext, CheckResult
 from pagedbench.checks.comparison import Comparison, Distance, compare
 from pagedbench.checks.floor import ready_call
+from pagedbench.checks.steps import FAILED_STEP, at_step
 from pagedbench.faults.catalogue import FAULTS, find_fault
 from pagedbench.faults.effect import effect
 from pagedbench.faults.evaluate import MOST_SCORES, IllegalAccessError, scores_needed
@@ -67,6 +68,10 @@ def diagnose(
     failed = [result for result in results if result.verdict.is_wrong or result.verdict is Verdict.ERROR]
     if not failed:
         return []
+    step = int(failed[0].metrics.get(FAILED_STEP, 0))
+    if step and len(failed) == 1:  # the first step is right, in whatever way it was asked
+        asked = _behaviour(at_step(context, step), failed, deadline) or [_of_an_earlier_step(step)]
+        return [replace(guess, sentence=f"in step {step}, {guess.sentence}") for guess in asked]
     found = _behaviour(context, failed, deadline)
     if all(result.findings and all(finding.array for finding in result.findings) for result in failed):
         # Which input changed, and where, is all there is to say: that no fault explains it is no news.
@@ -76,6 +81,11 @@ def diagnose(
     distances = _distances(context, failed)
     hints = [] if distances is None else _coarse_lse(context, distances) or _undeclared(context, failed, distances)
     return [*hints, *(diagnosis for diagnosis in found if diagnosis.fault is not None)] if hints else found
+
+
+def _of_an_earlier_step(step: int) -> Diagnosis:
+    sentence = "asked by itself, it is right: what an earlier step left in the pool, or in the kernel, makes it wrong"
+    return Diagnosis(None, sentence, 0.0, f"right numbers for the lengths of step {step}")
 
 
 def _coarse_lse(context: CheckContext, distances: Comparison) -> list[Diagnosis]:

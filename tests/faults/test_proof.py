@@ -22,12 +22,13 @@ from pagedbench.faults.kernel import FaultyBackend
 from pagedbench.faults.program import AttentionProgram, program_for
 from pagedbench.faults.scenarios import Trial, trials
 from pagedbench.faults.scoring import Change
+from pagedbench.layout.steps import step_layouts
 from pagedbench.runner.selftest import Power, context_for, power, right_program
 from pagedbench.tensors.call import Call
-from pagedbench.words import Verdict
+from pagedbench.words import AttnPath, Verdict
 from tests.checks.kernels import Plain, RoundedSum
 from tests.checks.kernels import context as plain_context
-from tests.tensors.cells import docs_decode
+from tests.tensors.cells import docs_decode, scenario
 
 
 class Forgetful(FaultyBackend):
@@ -319,3 +320,45 @@ def test_a_fault_in_one_branch_or_tile_is_named_with_where_it_is(
     assert said.fault == name
     assert said.sentence == f"{where}output matches the reference if {fault.sentence}; elsewhere it is right"
     assert said.score < 1
+
+
+class Later(FaultyBackend):
+    """Has its fault where a sequence has 73 keys or more: from the third step of the guide's batch on."""
+
+    def _changed(self, right: AttentionProgram) -> AttentionProgram:
+        return super()._changed(right) if int(right.facts.total.max()) >= 73 else right
+
+
+class Remembering(FaultyBackend):
+    """Right, until it has been asked for lengths before: it goes on from those, one too far."""
+
+    longest = 0
+
+    def _run(self, call: Call) -> Output:
+        output, longest = super()._run(call), int(call.total_seqlens.max())
+        again = 0 < self.longest < longest
+        self.longest = longest
+        return Output(output.out * 1.5, output.lse) if again else output
+
+
+@pytest.mark.parametrize(
+    ("backend", "fault", "words"),
+    [
+        (
+            Later(find_fault("last-key-missed")),
+            "last-key-missed",
+            "in step 3, output matches the reference if the",
+        ),
+        (Remembering(), None, "in step 2, asked by itself, it is right: what an earlier step left"),
+    ],
+)
+def test_what_shows_in_a_later_step_alone_is_explained_by_that_step(
+    backend: FaultyBackend, fault: str | None, words: str
+) -> None:
+    wanted = scenario(steps=4)
+    context = CheckContext(wanted, step_layouts(wanted)[0], backend, AttnPath.DECODE, "cpu")
+    results = [judged(context, name) for name in ("accuracy", "steps")]
+    assert [result.verdict for result in results] == [Verdict.PASS, Verdict.MISMATCH]
+    found = diagnose(context, results)
+    assert found[0].fault == fault
+    assert found[0].sentence.startswith(words)
