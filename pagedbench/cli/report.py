@@ -46,14 +46,16 @@ def command(
     from pagedbench.cli.judging import Gate, say_unmet
     from pagedbench.cli.outputs import OutputFiles, refuse_shared
     from pagedbench.report.story import together
-    from pagedbench.report.table import make_console, render
+    from pagedbench.report.table import make_console, one_a_cell, render
 
     sources = _files(records)
     files = OutputFiles(csv=csv, markdown=markdown, junit=junit, html=html, sarif=sarif, github=github, plot=plot)
     files.prepare([str(source) for source in sources])
     refuse_shared({"parquet": parquet}, [str(source) for source in sources])
-    read = [record for source in sources for record in _whole_records(source)]
-    found = together(read)
+    read = [_whole_records(source) for source in sources]
+    found = together([record for of_file in read for record in one_a_cell(of_file)])
+    if len(found) < sum(map(len, read)):
+        typer.echo("several processes judged a cell: the first that is no PASS is shown, else the first", err=True)
     make_console().print(render(found))
     unmet = Gate(require or (), strict).unmet(found, None)
     say_unmet(unmet)
@@ -61,7 +63,7 @@ def command(
     if parquet is not None:
         from pagedbench.report.parquet import write_parquet
 
-        write_parquet(read, parquet)
+        write_parquet([record for of_file in read for record in of_file], parquet)
 
 
 def _whole_records(file: Path) -> list[CellRecord]:

@@ -66,12 +66,14 @@ def render(records: Sequence[CellRecord]) -> RenderableType:
 
 
 def one_a_cell(records: Sequence[CellRecord]) -> list[CellRecord]:
-    """Of cells that several processes judged, the first record that is no pass, else the first."""
-    chosen: dict[tuple[str, str, str, str], CellRecord] = {}
+    """Of cells that several processes judged, the first record that is no pass, else the first. Another kernel, or
+    another scenario of the same name, is another cell."""
+    chosen: dict[tuple[object, ...], CellRecord] = {}
     for record in records:
-        before = chosen.get(record.key)
+        same = (record.key, record.fingerprint)
+        before = chosen.get(same)
         if before is None or (before.verdict is Verdict.PASS and record.verdict is not Verdict.PASS):
-            chosen[record.key] = record
+            chosen[same] = record
     return list(chosen.values())
 
 

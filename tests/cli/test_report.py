@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from pagedbench.cli.app import app
 from pagedbench.errors import UsageError
+from pagedbench.words import Verdict
 from tests.report.records import crashed, passed, skipped, timed, wrong
 
 REPORT_WITHOUT_TORCH = """
@@ -44,6 +46,16 @@ def test_makes_every_form_again(records: Path, tmp_path: Path) -> None:
     assert made["html"].startswith("<!doctype html>")
     assert json.loads(made["sarif"])["version"] == "2.1.0"
     assert not [p for p in (tmp_path / "new").iterdir() if p.name.startswith(".")]
+
+
+def test_a_cell_that_several_processes_judged_is_one_and_that_of_another_kernel_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "baseline.jsonl"
+    processes = [replace(passed(), run=run, fingerprint="a") for run in ("1", "2", "3")]
+    processes[1].verdict = Verdict.MISMATCH
+    file.write_text("".join(r.to_json() + "\n" for r in [*processes, replace(passed(), fingerprint="b")]))
+    result = CliRunner().invoke(app, ["report", str(file)])
+    assert "2 cells: 1 PASS, 1 MISMATCH" in result.stdout
+    assert "several processes judged a cell" in result.stderr
 
 
 def test_a_picture_of_nothing_is_said_not_to_be_drawn(tmp_path: Path) -> None:
