@@ -69,8 +69,8 @@ def one_a_cell(records: Sequence[CellRecord]) -> list[CellRecord]:
     """Of cells that several processes judged, the first record that is no pass, else the first. Another kernel, or
     another scenario of the same name, is another cell."""
     chosen: dict[tuple[object, ...], CellRecord] = {}
-    for record in records:
-        same = (record.key, record.fingerprint)
+    for number, record in enumerate(records):
+        same = (record.key, record.fingerprint or number)
         before = chosen.get(same)
         if before is None or (before.verdict is Verdict.PASS and record.verdict is not Verdict.PASS):
             chosen[same] = record
