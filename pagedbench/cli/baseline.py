@@ -74,7 +74,8 @@ def command(
     records = _read(files) if files else _run(request, processes)
     if action is Action.SAVE:
         untimed = "" if any(record.timing for record in records) else "; none is timed: it holds verdicts alone"
-        typer.echo(f"saved {len(records)} records as {save_baseline(name, records)}{untimed}")
+        before = ", in place of an earlier one" if baseline_file(name).exists() else ""
+        typer.echo(f"saved {len(records)} records as {save_baseline(name, records)}{before}{untimed}")
     else:
         _compare(records, old, across=across)
 
@@ -94,6 +95,8 @@ def _run(request: object, processes: int) -> list[CellRecord]:
     result = judge(request, processes)
     make_console().print(render(one_a_cell(result.records)))
     if result.interrupted_by is not None:
+        done = f"{len(result.records)} of {result.planned} cells were done, and no baseline was saved or compared"
+        typer.echo(f"interrupted by {result.interrupted_by.name}: {done}", err=True)
         raise typer.Exit(SIGNAL_EXIT + result.interrupted_by)
     if result.failed is not None:
         raise result.failed

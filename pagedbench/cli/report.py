@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pagedbench.cli import options as o
+from pagedbench.errors import UsageError
 
 if TYPE_CHECKING:
     from pagedbench.results.record import CellRecord
@@ -52,7 +53,7 @@ def command(
     files = OutputFiles(csv=csv, markdown=markdown, junit=junit, html=html, sarif=sarif, github=github, plot=plot)
     files.prepare([str(source) for source in sources])
     refuse_shared({"parquet": parquet}, [str(source) for source in sources])
-    read = [_whole_records(source) for source in sources]
+    read = [_whole_records(source) for source in sources] if sources == records else _readable(sources)
     found = together([record for of_file in read for record in one_a_cell(of_file)])
     if len(found) < sum(map(len, read)):
         typer.echo("several processes judged a cell: the first that is no PASS is shown, else the first", err=True)
@@ -76,10 +77,27 @@ def _whole_records(file: Path) -> list[CellRecord]:
     return records
 
 
+def _readable(files: list[Path]) -> list[list[CellRecord]]:
+    """What can be shown of folders: files of another kind may lie beside those of runs, and are left out, as is said.
+    Raises UsageError where there is no other."""
+    read = [_records_or_refusal(file) for file in files]
+    refused = [found for found in read if isinstance(found, UsageError)]
+    if len(refused) == len(read):
+        raise refused[0]
+    for error in refused:
+        typer.echo(f"warning: {error.message}; left out", err=True)
+    return [found for found in read if not isinstance(found, UsageError)]
+
+
+def _records_or_refusal(file: Path) -> list[CellRecord] | UsageError:
+    try:
+        return _whole_records(file)
+    except UsageError as error:
+        return error
+
+
 def _files(named: list[Path]) -> list[Path]:
     """The files named, and those of the folders named. Raises UsageError for a folder without any."""
-    from pagedbench.errors import UsageError
-
     files: list[Path] = []
     for path in named:
         inside = sorted([*path.rglob("*.jsonl"), *path.rglob("*.jsonl.gz")]) if path.is_dir() else [path]

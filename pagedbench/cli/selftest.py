@@ -86,7 +86,7 @@ def _run(plan: Plan, jobs: int, file: Path | None) -> None:
                 keep(result)
     console = make_console()
     console.print(table(results, list(CHECKS)))
-    for line in [*summary(results), *([plan.left_out] if plan.left_out else [])]:
+    for line in [*summary(results, whole=interruption.by is None), *([plan.left_out] if plan.left_out else [])]:
         console.print(line, markup=False)
     if interruption.by is not None:
         tried = f"{len(results)} of {expected} pairs were tried"

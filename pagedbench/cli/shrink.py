@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,17 +12,25 @@ import typer
 from pagedbench.cli.options import Device, Timeout
 
 if TYPE_CHECKING:
+    from pagedbench.results.record import CellRecord
     from pagedbench.runner.pool import Workers
     from pagedbench.runner.protocol import ResolvedTarget
     from pagedbench.scenario.model import Scenario
-    from pagedbench.words import Verdict
+
+
+class Suite(str, Enum):
+    """The checks that must fail."""
+
+    RUN = "run"
+    QUICK = "quick"
+    FULL = "full"
 
 
 def command(
     scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A shipped name or a file.", show_default=False)],
     backend: Annotated[str, typer.Option("--backend", "-b", metavar="TARGET", help="The backend that fails.")],
     path: Annotated[str | None, typer.Option("--path", "-p", help="Its path; one only.", show_default=False)] = None,
-    suite: Annotated[str, typer.Option("--suite", help="The checks that must fail: run, quick or full.")] = "quick",
+    suite: Annotated[Suite, typer.Option("--suite", help="The checks that must fail.")] = Suite.QUICK,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where to save it.", dir_okay=False, show_default=False)
     ] = None,
@@ -38,38 +48,44 @@ def command(
     from pagedbench.cli.outputs import refuse_shared
     from pagedbench.cli.progress import resolving
     from pagedbench.errors import UsageError
+    from pagedbench.layout.drawing.words import plural
+    from pagedbench.report.table import reason_of_skip
     from pagedbench.results.store import require_room, write_text
     from pagedbench.runner.pool import WorkerOptions, Workers
     from pagedbench.runner.shrink import shrink
     from pagedbench.runner.signals import SIGNAL_EXIT
     from pagedbench.scenario.dump import dumps
-    from pagedbench.words import ExitCode
+    from pagedbench.words import ExitCode, Verdict
 
     first = only_scenario(scenario)
     name = f"{first.name.split('[')[0]}-shrunk"
-    file = output or Path(f"{name}.yaml")
-    refuse_shared({"output": file}, [scenario, backend], written_by_hand=[".py"])
+    file = output or _unused(name)
+    refuse_shared({"output": file}, [scenario, backend], written_by_hand=[".py", ".jsonl", ".gz"])
     require_room(file)  # what is found takes minutes
     with Workers(WorkerOptions(device, timeout)) as workers:
         (target, *more) = resolving(workers)([backend], [path] if path else [])
         if more or len(target.paths) != 1:
             raise UsageError(f"{backend} has the paths {', '.join(target.paths)}", "choose one with --path")
-        wanted = _verdict(workers, target, suite, first)
+        judged = _judged(workers, target, suite, first)
+        wanted = judged.verdict
         if not wanted.is_wrong and not wanted.is_undecided:
-            more_checks = "" if suite == "full" else f" in the suite {suite}; --suite full has more checks"
-            typer.echo(f"{first.name} does not fail on {target.name}:{target.paths[0]}: {wanted}{more_checks}")
+            hint = "" if suite is Suite.FULL else f" in the suite {suite.value}; --suite full has more checks"
+            why = f": {reason_of_skip(judged)}" if wanted is Verdict.SKIPPED else hint
+            typer.echo(f"{first.name} does not fail on {target.name}:{target.paths[0]}: {wanted}{why}")
             raise typer.Exit(int(ExitCode.NOTHING_CHECKED))
         typer.echo(f"{first.name} on {target.name}:{target.paths[0]}: {wanted}; shrinking", err=True)
-        found = shrink(first, lambda s: _verdict(workers, target, suite, s) is wanted, most=most)
+        found = shrink(first, lambda s: _judged(workers, target, suite, s).verdict is wanted, most=most)
     kernel = f"{Path(target.name).name}:{target.paths[0]}"
-    tried = f"{found.tried} scenarios tried"
+    tried = f"{plural(found.tried, 'scenario')} tried"
     if found.interrupted_by is not None:
         tried = f"interrupted by {found.interrupted_by.name}: {tried}"
         if not found.kept:
             typer.echo(f"{tried}, none of them smaller and failing; nothing saved", err=True)
             raise typer.Exit(SIGNAL_EXIT + found.interrupted_by)
-    form = "The smallest form" if found.interrupted_by is None else "A smaller form"
+    form = "The smallest form" if found.interrupted_by is None and found.tried < most else "A smaller form"
     about = f"{form} of {first.name} on which {kernel} still gives {wanted}."
+    if not found.kept:
+        about = f"As {first.name}, on which {kernel} gives {wanted}: nothing smaller that was tried does."
     text = dumps(replace(found.scenario, name=name, about=about))
     write_text(file, text)
     typer.echo(text, nl=False)
@@ -78,8 +94,14 @@ def command(
         raise typer.Exit(SIGNAL_EXIT + found.interrupted_by)
 
 
-def _verdict(workers: Workers, target: ResolvedTarget, suite: str, scenario: Scenario) -> Verdict:
+def _unused(name: str) -> Path:
+    """A file of that name that is not there yet: what another kernel, or a longer search, came to is kept."""
+    numbered = (Path(f"{name}-{number}.yaml" if number > 1 else f"{name}.yaml") for number in count(1))
+    return next(file for file in numbered if not file.exists())
+
+
+def _judged(workers: Workers, target: ResolvedTarget, suite: Suite, scenario: Scenario) -> CellRecord:
     from pagedbench.runner.protocol import Job
 
-    job = Job(scenario, target.name, target.paths[0], workers.device, suite, diagnose=False)
-    return workers.judge(job, target.compile_seconds, lambda stage: None).verdict
+    job = Job(scenario, target.name, target.paths[0], workers.device, suite.value, diagnose=False)
+    return workers.judge(job, target.compile_seconds, lambda stage: None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -43,11 +44,14 @@ class _Output(io.FileIO):
             raise
 
 
-def forgiving(stream: TextIO) -> TextIO:
+def forgiving(stream: TextIO | None) -> TextIO:
     """The same output, without an error for a sign that its encoding lacks or a reader that has gone.
 
-    What is closed, or stands for an output in a test, comes back as it is.
+    What stands for an output in a test comes back as it is. Where there is none (`>&-`), what is said goes nowhere; the
+    descriptor is taken, since the next file that is opened would get it, and what is said with it.
     """
+    if stream is None:
+        return open(os.devnull, "w", encoding="utf-8")
     try:
         raw = _Output(stream.fileno(), "w", closefd=False)
     except (AttributeError, OSError, ValueError):

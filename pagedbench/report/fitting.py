@@ -23,6 +23,7 @@ _INDENT = 2
 _BETWEEN = 3
 """What a table with `padding=(0, 1)` leaves between two columns."""
 _LEAST_COLUMNS = 3
+_MOST_LINES = 3
 _NOTHING = ("", "–")
 
 
@@ -33,13 +34,30 @@ class Fitted:
     table: Table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = options.max_width
-        if sum(map(_longest_word, self.table.columns)) + _BETWEEN * (len(self.table.columns) - 1) > width:
-            yield from _stacked(self.table, width)
+        widths = _widths(self.table.columns, options.max_width)
+        if widths is None:
+            yield from _stacked(self.table, options.max_width)
             return
-        for column in self.table.columns:
-            column.no_wrap = _width(column) == _longest_word(column)
+        for column, width in zip(self.table.columns, widths, strict=True):
+            column.width = width
         yield self.table
+
+
+def _widths(columns: Sequence[Column], room: int) -> list[int] | None:
+    """The columns' widths where all fit side by side: no word is broken, nor a cell that is not to be wrapped, and no
+    sentence takes more than `_MOST_LINES` lines; None where they do not."""
+    whole = [_width(column) for column in columns]
+    widths = [
+        full if column.no_wrap else max(_longest_word(column), -(-full // _MOST_LINES))
+        for column, full in zip(columns, whole, strict=True)
+    ]
+    left = room - sum(widths) - _BETWEEN * (len(columns) - 1)
+    if left < 0:
+        return None
+    for number in sorted(range(len(columns)), key=lambda n: whole[n] - widths[n]):  # as many as possible in one line
+        more = min(left, whole[number] - widths[number])
+        widths[number], left = widths[number] + more, left - more
+    return widths
 
 
 @dataclass(frozen=True)
@@ -77,7 +95,7 @@ def _of_columns(table: Table, columns: Sequence[Column]) -> Table:
 
 
 def _stacked(table: Table, width: int) -> Iterator[RenderableType]:
-    names, *columns = table.columns
+    names, *columns = _on_one_line(table, width) or table.columns
     beside = _that_fit(columns, width - _INDENT)
     below = columns[len(beside) :]
     widths = [_width(column) for column in beside]  # found once: a column is as long as the table
@@ -97,6 +115,20 @@ def _stacked(table: Table, width: int) -> Iterator[RenderableType]:
         ]
         if more:
             yield Padding(Text(", ".join(more)), (0, 0, 0, 2 * _INDENT), expand=False)
+
+
+def _on_one_line(table: Table, width: int) -> list[Column] | None:
+    """The columns with every cell on one line, where all fit beside each other so."""
+    first, *rest = table.columns
+    joined = Table()
+    for column in rest:
+        joined.add_column(column.header, justify=column.justify)
+    for cells in zip(*(column.cells for column in rest), strict=True):
+        joined.add_row(
+            *(Text(str(cell).replace("\n", ""), cell.style if isinstance(cell, Text) else "") for cell in cells)
+        )
+    fits = len(_that_fit(joined.columns, width - _INDENT)) == len(rest)
+    return [first, *joined.columns] if fits else None
 
 
 def _longest_word(column: Column) -> int:

@@ -81,8 +81,8 @@ def _caught(row: MatrixRow) -> Text:
     return Text(f"{row.caught} of {shows}", style="green" if row.caught == shows else "bold red")
 
 
-def summary(results: Sequence[Trialled]) -> list[str]:
-    """The figures under the table, then one line for each failure."""
+def summary(results: Sequence[Trialled], *, whole: bool = True) -> list[str]:
+    """The figures under the table, then one line for each failure. What cannot show is known of a `whole` run only."""
     matrix = rows(results)
     shown = [row for row in matrix if row.count(Power.SHOWS)]
     shows = sum(row.count(Power.SHOWS) for row in matrix)
@@ -95,7 +95,7 @@ def summary(results: Sequence[Trialled]) -> list[str]:
         f"{sum(row.count(Power.EQUIVALENT) for row in matrix)} equivalent to no fault.",
         f"The right kernel: accused in {len(accused)} of {len(right)}.",
     ]
-    hidden = [row.fault for row in matrix if row not in shown]
+    hidden = [row.fault for row in matrix if whole and row not in shown]
     lines += [f"{fault.name} cannot show on these scenarios: it needs {fault.shows}." for fault in hidden]
     lines += [f"ACCUSED: the right kernel on {r.trial.name} by {', '.join(r.caught_by)}" for r in accused]
     lines += [f"MISSED: {r.fault.name} on {r.trial.name}" for r in results if r.fault is not None and r.failed]

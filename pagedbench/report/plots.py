@@ -68,7 +68,7 @@ def plot_cells(records: Sequence[CellRecord], file: Path) -> list[Path]:
         measurement = Measurement.from_dict(record.timing) if record.timing else None
         if measurement and measurement.kernel and measurement.invalid is None:
             entries.append(Entry(literal(record.scenario), literal(record.target), measurement))
-    return plot_entries(entries, cell_caption(records), file)
+    return plot_entries(entries, cell_caption(records), file) if entries else []
 
 
 def plot_entries(entries: Sequence[Entry], caption: str, file: Path) -> list[Path]:

@@ -234,14 +234,19 @@ def _warnings(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
 
 
 def _floors(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
-    yield from _grouped("floor", "cyan", ((r.floor, r) for r in records if r.floor))
+    """Each cell's: the numbers are what was asked for."""
+    yield from _grouped("floor", "cyan", ((r.floor, r) for r in records if r.floor), by_numbers=True)
 
 
-def _grouped(title: str, style: str, pairs: Iterable[tuple[str, CellRecord]]) -> Iterator[RenderableType]:
-    """One line a sentence with the cells it is true of, and apart those of which it is true with other numbers."""
+def _grouped(
+    title: str, style: str, pairs: Iterable[tuple[str, CellRecord]], *, by_numbers: bool = False
+) -> Iterator[RenderableType]:
+    """One line a sentence with the cells it is true of, and apart those of which it is true with other numbers; or a
+    line for those, too."""
     groups: dict[str, list[tuple[str, CellRecord]]] = {}
     for sentence, record in pairs:
-        groups.setdefault(_NUMBER.sub("#", sentence), []).append((sentence, record))
+        same = sentence if by_numbers else _NUMBER.sub("#", sentence)
+        groups.setdefault(same, []).append((sentence, record))
     if groups:
         yield Text()
     for members in groups.values():

@@ -165,8 +165,10 @@ class CellRecord:
             raise UsageError(f"not a record: {line[:60]!r}", "records are JSON Lines, one cell a line") from error
         if isinstance(data, dict) and data.get("kind") == "comparison":
             raise UsageError("a record of compare, not of a run", "show it by itself: pagedbench compare FILE")
+        if isinstance(data, dict) and data.keys() >= {"fault", "class", "caught_by"}:
+            raise UsageError("a record of selftest, which has a table of its own: the one that it printed", _MADE_BY)
         if not isinstance(data, dict) or not data.keys() >= REQUIRED:
-            raise UsageError(f"not a record of pagedbench: {line[:60]!r}", "give a file made by --json, run or check")
+            raise UsageError(f"not a record of pagedbench: {line[:60]!r}", _MADE_BY)
         if isinstance(data["schema"], int) and data["schema"] > SCHEMA:
             raise UsageError(f"the record has schema {data['schema']}, newest known is {SCHEMA}", "update pagedbench")
         for f in fields(cls):
@@ -193,6 +195,7 @@ class CellRecord:
         return record
 
 
+_MADE_BY = "give a file made by --json, run or check"
 _DAMAGED = "take the line out of the file, or make the records again"
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
     "str": str,

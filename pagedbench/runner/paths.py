@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-import tempfile
 from pathlib import Path
 
 import pagedbench
@@ -19,11 +19,14 @@ def shorten_paths(text: str) -> str:
         (str(Path(pagedbench.__file__).parent.parent) + os.sep, ""),
         (os.getcwd() + os.sep, ""),
         (os.path.expanduser("~") + os.sep, "~/"),
-        (tempfile.gettempdir() + os.sep, "<tmp>/"),
     ):
         if len(folder) > 2:
-            text = text.replace(folder, name)
+            text = re.sub(_BEGINNING + re.escape(folder), name, text)
     return text
+
+
+_BEGINNING = r"(?<![\w.~>/-])"
+"""Of a path: `/var/tmp/x.py` is not in `/tmp`."""
 
 
 def plain_target(name: str) -> str:

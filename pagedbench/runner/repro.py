@@ -37,6 +37,8 @@ def script(scenario: Scenario, layout: BatchLayout, path: AttnPath, call: Kernel
     """The whole script as text. UsageError for what it cannot say (fp8, ALiBi, overridden arrays, padding rows), and
     for a batch that cannot go through decode."""
     _refuse(scenario)
+    if not scenario.batch.size:
+        raise UsageError(f"{scenario.name} has no sequence, so that a script has nothing to compare", _ANYWAY)
     if path is AttnPath.DECODE and layout.uniform_query_len is None:
         raise UsageError(f"decode cannot take {scenario.name}: its query lengths differ", "choose another --path")
     parts = [

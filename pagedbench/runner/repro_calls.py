@@ -22,11 +22,13 @@ from pagedbench.words import AttnPath
 _EXAMPLE = "q, k_cache, v_cache, block_table, softmax_scale, ..."
 
 OF_FUNCTION = """out, lse = result if isinstance(result, (tuple, list)) and len(result) == 2 else (result, None)
-for name, told in (("output", out), ("LSE", lse)):
+for name, told, width in (("output", out, dim_v), ("LSE", lse, 1)):
     if not isinstance(told, torch.Tensor) and (name == "output" or told is not None):
         raise SystemExit(f"the {name} is a {type(told).__name__}, needed a tensor  WRONG")
     if told is not None and not told.is_floating_point():
         raise SystemExit(f"the {name} is {told.dtype}, which is no float  WRONG")
+    if told is not None and told.numel() != sum(query_lens) * heads * width:
+        raise SystemExit(f"the {name} has the shape {tuple(told.shape)}  WRONG")
 lse = None if lse is None else lse.reshape(-1, heads).double()"""
 
 _HEADS_FIRST = """out, lse = result[:2]

@@ -16,8 +16,8 @@ _ENDING = (signal.SIGINT, signal.SIGTERM)
 SIGNAL_EXIT = 128
 """What is added to a signal's number for the exit code of a command that it ended."""
 
-ECHO_SECONDS = 10.0
-"""For so long after a SIGTERM another one is the same wish, said again."""
+ECHO_SECONDS = {signal.SIGINT: 3.0, signal.SIGTERM: 10.0}
+"""For so long after a first signal another one is the same wish, said again."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -36,7 +36,7 @@ def interruptible() -> Iterator[Interruption]:
     """A block that Ctrl-C or SIGTERM ends early; what follows it is done all the same. Tells which signal it was."""
     interruption = Interruption()
     try:
-        with sigterm_interrupts():
+        with ending_signals_interrupt():
             yield interruption
     except Interrupted:
         interruption.by = signal.SIGTERM
@@ -45,33 +45,39 @@ def interruptible() -> Iterator[Interruption]:
 
 
 @contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Within the block, SIGTERM raises `Interrupted` where the program stands.
+def ending_signals_interrupt() -> Iterator[None]:
+    """Within the block, SIGTERM raises `Interrupted` where the program stands, and Ctrl-C `KeyboardInterrupt`.
 
-    `timeout` and process managers send it twice, to the process and to its group: while what was done is brought home,
-    within the block and after it, the repeated signal is ignored; one that comes `ECHO_SECONDS` later ends the process.
+    `timeout` and process managers send it twice, to the process and to its group, and people press Ctrl-C twice: while
+    what was done is brought home, within the block and after it, the repeated signal is ignored; one that comes
+    `ECHO_SECONDS` later ends the process. Who started the program without Ctrl-C (`nohup`) has it so.
     """
-    came: list[float] = []
+    came: list[tuple[float, BaseException]] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if not came:
-            came.append(time.monotonic())
-            raise Interrupted
-        if time.monotonic() - came[0] > ECHO_SECONDS:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.raise_signal(signal.SIGTERM)
+            came.append((time.monotonic(), Interrupted() if number == signal.SIGTERM else KeyboardInterrupt()))
+            raise came[0][1]
+        if time.monotonic() - came[0][0] > ECHO_SECONDS[signal.Signals(number)]:
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+            signal.raise_signal(number)
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    handled = [number for number in _ENDING if before[number] is not signal.SIG_IGN]
+    for number in handled:
+        signal.signal(number, interrupt)
     try:
         yield
     except Exception as error:
         # Raised inside a lock's own code, `Interrupted` is replaced by that code's complaint about it.
         if came:
-            raise Interrupted from error
+            raise came[0][1] from error
         raise
     finally:
-        if signal.getsignal(signal.SIGTERM) is interrupt and not came:  # a block within that was ended still ignores
-            signal.signal(signal.SIGTERM, before)
+        for number in handled:
+            # A block within that was ended still ignores.
+            if signal.getsignal(number) is interrupt and not came:
+                signal.signal(number, before[number])
 
 
 @contextmanager

@@ -173,6 +173,10 @@ def given_memory_decode(out, **arguments):
     return out
 
 
+def narrow_decode(**arguments):
+    return my_decode(**arguments)[0][..., :1]
+
+
 def exiting_decode(**arguments):
     raise SystemExit(0)
 '''
@@ -223,6 +227,7 @@ def test_a_function_is_given_memory_for_its_output(tmp_path: Path) -> None:
         ("list_decode", "sequence 2, 71 keys: the output is off by"),
         ("alone_decode", "the output is a list, needed a tensor"),
         ("int_lse_decode", "the LSE is torch.int32, which is no float"),
+        ("narrow_decode", "the output has the shape (3, 1, 4, 1)"),
         ("exiting_decode", "the kernel ended the program by sys.exit(0)"),
     ],
 )

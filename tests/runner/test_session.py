@@ -16,7 +16,7 @@ from pagedbench.results.record import CellRecord
 from pagedbench.runner.cells import Cell, JudgeOptions, plan
 from pagedbench.runner.protocol import Job, ResolvedTarget
 from pagedbench.runner.session import run_cells
-from pagedbench.runner.signals import Interrupted, interruptible, signals_wait, sigterm_interrupts
+from pagedbench.runner.signals import Interrupted, ending_signals_interrupt, interruptible, signals_wait
 from pagedbench.scenario.loader import loads
 from pagedbench.words import Verdict
 
@@ -42,7 +42,7 @@ def test_a_second_signal_while_winding_up_is_ignored() -> None:
             told_to_end()
             done.append("wound up")
 
-    with pytest.raises(Interrupted), sigterm_interrupts():
+    with pytest.raises(Interrupted), ending_signals_interrupt():
         run()
     told_to_end()  # after the block, while the report is printed
     assert done == ["wound up"]
@@ -52,9 +52,9 @@ def test_one_that_comes_much_later_ends_the_process() -> None:
     code = (
         "import signal, time\n"
         "from pagedbench.runner import signals\n"
-        "signals.ECHO_SECONDS = 0.0\n"
+        "signals.ECHO_SECONDS = dict.fromkeys(signals.ECHO_SECONDS, 0.0)\n"
         "try:\n"
-        "    with signals.sigterm_interrupts():\n"
+        "    with signals.ending_signals_interrupt():\n"
         "        signal.raise_signal(signal.SIGTERM)\n"
         "except signals.Interrupted:\n"
         "    time.sleep(0.01)\n"
@@ -72,18 +72,18 @@ def test_a_lock_that_complains_of_the_interruption_does_not_hide_it() -> None:
         except Interrupted:
             raise RuntimeError("release unlocked lock") from None
 
-    with pytest.raises(Interrupted), sigterm_interrupts():
+    with pytest.raises(Interrupted), ending_signals_interrupt():
         wait_on_a_lock()
 
 
 def test_errors_of_the_program_stay_themselves() -> None:
-    with pytest.raises(RuntimeError, match="its own"), sigterm_interrupts():
+    with pytest.raises(RuntimeError, match="its own"), ending_signals_interrupt():
         raise RuntimeError("its own")
 
 
 def test_without_a_signal_the_handler_is_what_it_was() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with sigterm_interrupts():
+    with ending_signals_interrupt():
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -106,7 +106,6 @@ def test_an_interrupted_block_within_another_goes_on_to_ignore_the_repeated_sign
 
 def test_signals_wait_for_the_end_of_a_block_whichever_thread_they_reach() -> None:
     told: list[str] = []
-    before = signal.getsignal(signal.SIGINT)
     ended = threading.Event()
     threading.Thread(target=ended.wait, daemon=True).start()
 
@@ -117,11 +116,39 @@ def test_signals_wait_for_the_end_of_a_block_whichever_thread_they_reach() -> No
             told.append("whole")
         told.append("never")
 
-    with pytest.raises(Interrupted), sigterm_interrupts():
+    with pytest.raises(Interrupted), ending_signals_interrupt():
         run()
     ended.set()
     assert told == ["whole"]
-    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_after_signals_wait_the_handlers_are_what_they_were() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with signals_wait():
+        assert signal.getsignal(signal.SIGINT) is not before[0]
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_presses_ctrl_c_twice_tears_nothing_of_what_is_brought_home(number: signal.Signals) -> None:
+    with interruptible() as interruption:
+        signal.raise_signal(number)
+    signal.raise_signal(number)
+    signal.raise_signal(number)
+    assert interruption.by is number
+
+
+def test_a_program_started_without_ctrl_c_has_it_so() -> None:
+    code = (
+        "import signal\n"
+        "from pagedbench.runner.signals import interruptible\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "with interruptible() as interruption:\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "print(interruption.by)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "None\n"
 
 
 class Crowded:
