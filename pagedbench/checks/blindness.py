@@ -31,8 +31,10 @@ _MADE_FOR_EDGES = 1024
 
 
 def blindness(scenario: Scenario, layout: BatchLayout) -> list[str]:
-    """Warnings, each beginning with `BLIND: `, in the order of the scenario file; empty for a batch without queries."""
-    if layout.total_q == 0 or layout.total_k == 0:
+    """Warnings, each beginning with `BLIND: `, in the order of the scenario file."""
+    if layout.total_q == 0:
+        return [f"{PREFIX}there is no query token, so no output can be wrong; give a sequence one"]
+    if layout.total_k == 0:
         return []
     return [PREFIX + text for rule in _RULES for text in rule(scenario, layout)]
 

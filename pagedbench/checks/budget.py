@@ -34,6 +34,7 @@ _FP32 = 2.0**-24
 MMA_KEYS = 16  # that one product of tensor cores adds up in 16-bit dtypes
 _SCORE_IN_FP32 = 2.0**-22
 _FP16_LEAST_HALF = 2.0**-25
+_FP32_LEAST_NORMAL = 2.0**-126
 _BLIND_LSE_UNITS = 8.0  # of the sink alone: times log2 e, exp2, log2 and times ln 2, each rounded to fp32
 
 
@@ -123,9 +124,12 @@ def _rounded_sum(reference: Reference, attention: Attention, unit_p: float) -> t
 
 
 def _subnormal(reference: Reference, attention: Attention, traits: Traits) -> torch.Tensor | float:
-    """Absolute error below fp16's smallest normal number: of the output, and of weights rounded as such."""
+    """Absolute error below fp16's smallest normal number: of the output, and of weights rounded as such. Below that of
+    fp32, which bf16 shares, GPUs take numbers for 0: the output's, and each of the weights beside a far larger sink."""
     if attention.dtype != "float16":
-        return 0.0
+        values = (reference.p2v2 / reference.p2.clamp(min=torch.finfo(torch.float64).tiny)).sqrt()
+        lost = reference.visible.double()[:, None] * values + math.sqrt(attention.head_dim_v)
+        return SLACK * _FP32_LEAST_NORMAL * lost
     floor = SLACK * _FP16_LEAST_HALF * math.sqrt(attention.head_dim_v)
     if not traits.score_rounding:
         return floor

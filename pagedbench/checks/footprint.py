@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from pagedbench.checks.base import CheckContext, CheckResult, Finding
-from pagedbench.checks.footprint_calls import k_side_impossible
+from pagedbench.checks.footprint_calls import codes_do_not_fit, k_side_impossible
 from pagedbench.checks.footprint_detect import HALF_CODE, Deviation, detect, k_attempts
 from pagedbench.checks.footprint_locate import Reads, locate
 from pagedbench.checks.footprint_tags import TagProbe
@@ -45,7 +45,7 @@ class Footprint:
             return "the scenario overrides arrays: what a row should read is not defined"
         if context.layout.total_q == 0:
             return "there is no query token"
-        return None
+        return codes_do_not_fit(context.scenario, context.layout.max_seqlen_k)
 
     def run(self, context: CheckContext) -> CheckResult:
         """Detect; where something shows, locate it."""

@@ -30,6 +30,7 @@ LARGEST_CODE = 14
 # Every other slot is given codes of its own; NaN costs nothing until then.
 _CODED: dict[Region, FillValue] = {**dict.fromkeys(UNREAD, math.nan), Region.HIDDEN: "keys"}
 _SLOTS_AT_ONCE = 1 << 16
+_FP16_LEAST, _FP16_MOST = 2.0**-23, 65504.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,15 @@ def _coded_sink(logit: float) -> float:
     """The nearest number that bf16 has, and so fp16 and fp32 too: some libraries take sinks in a dtype as short as
     that, and the sums and the LSE must know the very number that counted."""
     return float(torch.tensor(logit, dtype=torch.float64).to(torch.bfloat16))
+
+
+def codes_do_not_fit(scenario: Scenario, keys: int) -> str | None:
+    """Why float16 cannot hold the sums of codes, times an extreme scale of V, or None."""
+    spec = scenario.attention
+    unit = coding_for(scenario, keys, k_side=False).amplitude * abs(spec.v_scale)
+    if spec.dtype != "float16" or (unit / max(keys, 1) > _FP16_LEAST and unit * LARGEST_CODE < _FP16_MOST):
+        return None
+    return f"v_scale {spec.v_scale:g} takes the codes out of what float16 holds"
 
 
 def k_side_impossible(scenario: Scenario, keys: int) -> str | None:

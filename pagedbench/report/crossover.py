@@ -315,18 +315,26 @@ def cliffs(records: Sequence[ComparisonRecord]) -> list[Cliff]:
     found: list[Cliff] = []
     for axis in axes:
         others = [name for name in axes if name != axis]
-        for line in _lines(records, axis, others):
-            found.extend(c for a, b in itertools.pairwise(line) for c in _cliffs_between(a, b, axis))
+        lines = _lines(records, axis, others)
+        if axis == "query_len" and "keys" in others:
+            # New tokens that are appended are keys, too: steps of more tokens on one context have more keys.
+            lines += _lines(records, axis, others, cached=True)
+        found.extend(c for line in lines for a, b in itertools.pairwise(line) for c in _cliffs_between(a, b, axis))
     return found
 
 
-def _lines(records: Sequence[ComparisonRecord], axis: str, others: Sequence[str]) -> list[list[ComparisonRecord]]:
-    """Records that differ only on `axis`, in its order."""
+def _lines(
+    records: Sequence[ComparisonRecord], axis: str, others: Sequence[str], *, cached: bool = False
+) -> list[list[ComparisonRecord]]:
+    """Records that differ only on `axis`, in its order; with `cached`, in whose keys new tokens do not count."""
     order = [_hashable(v) for v in values_on(records, axis)]
     lines: dict[Hashable, list[ComparisonRecord]] = {}
     for record in records:
+        facts = {**record.facts}
+        if cached:
+            facts["keys"] -= facts["query_len"]
         sides = tuple(side.target for side in record.sides)
-        lines.setdefault((sides, *(_hashable(record.facts.get(name)) for name in others)), []).append(record)
+        lines.setdefault((sides, *(_hashable(facts.get(name)) for name in others)), []).append(record)
     return [sorted(line, key=lambda r: order.index(_hashable(r.facts.get(axis)))) for line in lines.values()]
 
 

@@ -270,6 +270,15 @@ def _remarks(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
     if sampled:
         yield Text()
         yield Text("* checked on a seeded sample of the rows: a full reference would take minutes", style="dim")
+    silent = dict.fromkeys(r.target for r in records if any(map(_without_lse, r.checks)))
+    if silent:
+        yield Text()
+        yield Text(f"LSE not judged, since none is returned: {', '.join(silent)}", style="dim")
+
+
+def _without_lse(check: CheckDict) -> bool:
+    accurate = check["check"] == "accuracy" and "worst_ratio" in check["metrics"]
+    return accurate and "worst_lse_ratio" not in check["metrics"]
 
 
 def summary(records: Sequence[CellRecord]) -> Text:

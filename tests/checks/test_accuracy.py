@@ -291,3 +291,14 @@ def test_a_right_kernel_passes_where_values_are_alike(dtype: str, values: Distri
         kernels.append(RoundedSum(traits=Traits(sum_of_rounded_weights=True)))
     for kernel in kernels:
         assert judged(backend=kernel, wanted=wanted).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(("sink", "verdict"), [(95.0, Verdict.PASS), (15.0, Verdict.MISMATCH)])
+def test_numbers_that_gpus_take_for_zero_may_be_zero(sink: float, verdict: Verdict) -> None:
+    """With a sink 95 above the scores every weight, and so the output, is below the least normal number of fp32."""
+
+    def flush(call: Call, output: Output) -> None:
+        output.out.zero_()
+        output.lse = None
+
+    assert judged(flush, wanted=scenario(attention={"sinks": (sink,) * 4})).verdict is verdict

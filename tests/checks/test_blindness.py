@@ -28,12 +28,17 @@ def windowed(width: int) -> Scenario:
         windowed(20),
         scenario(attention={"softcap": 1.0}),
         scenario(attention={"sinks": (3.0,) * 4}),
-        scenario((0,), (0,)),
     ],
-    ids=["the guide's", "window", "softcap", "sinks", "nothing"],
+    ids=["the guide's", "window", "softcap", "sinks"],
 )
 def test_a_scenario_that_can_show_what_it_is_made_for_is_not_warned_about(wanted: Scenario) -> None:
     assert warnings(wanted) == []
+
+
+def test_where_there_is_no_output_none_can_be_wrong() -> None:
+    assert warnings(scenario((0,), (9,))) == [
+        "BLIND: there is no query token, so no output can be wrong; give a sequence one"
+    ]
 
 
 @pytest.mark.parametrize(

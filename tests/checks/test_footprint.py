@@ -356,3 +356,13 @@ def test_codes_are_made_anew_for_new_inputs() -> None:
     again = detect(new, "K").included
     assert again is not one
     assert again.equal(one)
+
+
+@pytest.mark.parametrize(("v_scale", "fits"), [(1e-6, False), (3e-5, True), (1.7, True), (1e4, False)])
+def test_a_scale_of_v_that_float16_cannot_hold_the_codes_with_is_said(v_scale: float, fits: bool) -> None:
+    attention = {"dtype": "float16", "kv_dtype": "float8_e4m3fn", "v_scale": v_scale}
+    wanted = scenario((1, 1), (100, 30), dtype="float16", attention=attention)
+    cell = context(wanted, FaultyBackend(None))
+    reason = Footprint().not_applicable(cell)
+    assert (reason is None) == fits, reason
+    assert not fits or Footprint().run(cell).verdict is Verdict.PASS

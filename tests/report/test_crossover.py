@@ -104,6 +104,11 @@ class TestCliffs:
         assert cliff.factor == pytest.approx(22.8)
         assert "flash-attn-3:decode at query len 2 takes 22.8× as long" in cliff.sentence()
 
+    def test_it_is_flagged_where_the_new_tokens_are_keys_too(self):
+        steps = {1: 10, 2: 228, 4: 231}
+        grid = [comparison(50, us, query_len=q, keys=2000 + q, name=f"q{q}") for q, us in steps.items()]
+        assert [cliff.record.facts["query_len"] for cliff in cliffs(grid)] == [2]
+
     def test_more_time_for_more_work_is_no_cliff(self):
         grid = [comparison(k / 10, k / 20, keys=k, work=k * 1000) for k in (128, 1024, 8192)]
         assert cliffs(grid) == []
