@@ -182,10 +182,12 @@ def _another_head(
 def _another_row(
     context: CheckContext, deviation: Deviation, row: int, heads: list[int]
 ) -> dict[str, list[int]] | None:
-    """The output is what a query token of another sequence should have."""
+    """The output is what a query token of another sequence should have. Not told of one that sees a single key: who
+    reads that key is as likely to have a wrong slot."""
     head = heads[0]
     layout = context.layout
-    others = torch.from_numpy(layout.row_sequence() != layout.row_sequence()[row]).to(deviation.decoded.device)
+    others = (layout.row_sequence() != layout.row_sequence()[row]) & (layout.visible_to - layout.visible_from > 1)
+    others = torch.from_numpy(others).to(deviation.decoded.device)
     as_other = deviation.decoded[row, head] * (deviation.mass[:, head] / deviation.mass[row, head])[:, None]
     same = _same_sums(deviation.wanted[:, head] * others[:, None], as_other)
     if not same:

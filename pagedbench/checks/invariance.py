@@ -202,7 +202,8 @@ def _finding(context: CheckContext, found: Difference) -> Finding:
         return Finding(f"{name}: {found.error}")
     place = place_of(context.layout, found.row)
     often = f" in {found.unlike} of {found.runs} runs" if found.runs > 1 else ""
-    differs, largest = ("its LSE differs", found.largest_lse) if found.in_lse else ("differs", found.largest)
+    in_lse = found.in_lse or (not found.largest and found.largest_lse > 0)
+    differs, largest = ("its LSE differs", found.largest_lse) if in_lse else ("differs", found.largest)
     rule = "must be the same bits" if found.variation.bitwise else "leaves its budget"
     return Finding(
         f"{name}: {place}, head {found.head}: {differs}{often} by up to {largest:.3g}"

@@ -19,6 +19,7 @@ from pagedbench.runner.protocol import Job, ResolvedTarget
 from pagedbench.scenario.model import Scenario
 from pagedbench.timing.options import TimingOptions
 
+_NEXT_DOCUMENT = "---"
 _TEXT_CAP = 20_000
 
 
@@ -110,11 +111,16 @@ def scenario_hash(scenario: Scenario) -> str:
 
 
 def source_text(scenario: Scenario) -> str:
-    """The file that the scenario was written in, up to a length; empty for one made in code."""
+    """The document that the scenario was written in, up to a length; empty for one made in code."""
     try:
-        return Path(scenario.origin.file).read_text(encoding="utf-8", errors="replace")[:_TEXT_CAP]
+        lines = Path(scenario.origin.file).read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     except OSError:
         return ""
+    begins = scenario.origin.positions.get("", (1, 1))[0] - 1
+    before = [number for number, line in enumerate(lines[:begins]) if line.startswith(_NEXT_DOCUMENT)]
+    own = lines[before[-1] + 1 if before else 0 :]
+    ends = next((number for number, line in enumerate(own) if line.startswith(_NEXT_DOCUMENT)), len(own))
+    return "".join(own[:ends])[:_TEXT_CAP]
 
 
 def _digest(value: object) -> str:
