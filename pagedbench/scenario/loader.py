@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from pagedbench.errors import Problem, ScenarioError, UsageError
 from pagedbench.layout.build import build_layout
+from pagedbench.layout.overrides import refuse_bad_override
 from pagedbench.layout.refusals import refuse_long_capture
 from pagedbench.layout.steps import at_last_step
 from pagedbench.scenario.catalog import SUFFIXES, files_with_name, scenario_files, scenario_root, shipped
@@ -125,7 +126,9 @@ def _load_variant(variant: Variant) -> tuple[Scenario | None, list[Problem]]:
     scenario = resolve(document, variant, refusals)
     if scenario is not None:
         try:
-            refuse_long_capture(scenario, build_layout(scenario))
+            layout = build_layout(scenario)
+            refuse_long_capture(scenario, layout)
+            refuse_bad_override(scenario, layout)
             if scenario.steps > 1:
                 build_layout(at_last_step(scenario))
         except ScenarioError as error:

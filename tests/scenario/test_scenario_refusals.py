@@ -147,6 +147,33 @@ OTHER_REFUSALS = [
         "rows of different lengths",
         "rows of one length",
     ),
+    ("override", {"cache_seqlens": [1]}, "override.cache_seqlens", "1 numbers", "2, one a sequence"),
+    ("override", {"total_seqlens": [1, 2, 3]}, "override.total_seqlens", "3 numbers", "2, one a sequence"),
+    ("override", {"cu_seqlens_q": [0, 1]}, "override.cu_seqlens_q", "2 numbers", "3: 0, and one more for each of 2"),
+    ("override", {"cu_seqlens_k": []}, "override.cu_seqlens_k", "0 numbers", "3: 0, and one more for each of 2"),
+    ("override", {"write_slots": [3]}, "override.write_slots", "1 numbers", "2, one a new token"),
+    ("override", {"read_slots": [1, 2]}, "override.read_slots", "2 numbers", "25, one a key"),
+    ("override", {"block_table": [[1, 2]]}, "override.block_table", "1 rows", "2, one a sequence"),
+    ("override", {"block_table": [[], []]}, "override.block_table", "0 columns", "at least 2: sequence 1 has 21 keys"),
+    ("override", {"block_table": [[0], [1]]}, "override.block_table", "1 columns", "at least 2: sequence 1 has 21"),
+    # Three blocks and the four that are spare: 112 slots.
+    ("override", {"write_slots": [3, 10**5]}, "override.write_slots[1]", "100000", "a slot from 0 to 111, or −1 for"),
+    ("override", {"read_slots": [-1] * 25}, "override.read_slots[0]", "-1", "a slot from 0 to 111"),
+    (
+        "override",
+        {"cu_seqlens_q": [0, 2, 1], "oracle": "as-given"},
+        "override.cu_seqlens_q[2]",
+        "1",
+        "at least 2, the one before it",
+    ),
+    ("override", {"cu_seqlens_k": [1, 2, 3], "oracle": "as-given"}, "override.cu_seqlens_k[0]", "1", "0, where the"),
+    (
+        "override",
+        {"cache_seqlens": [3, -1], "oracle": "as-given"},
+        "override.cache_seqlens[1]",
+        "-1",
+        "a length from 0",
+    ),
     ("override", {"oracle": "wrong"}, "override.oracle", "'wrong'", "one of intended, as-given"),
     ("equals", {"variant": "other"}, "equals.variant", "'other'", "a variant of this file"),
     ("expect", {"x": {}}, "expect.x", "no outcome", "exactly one of skip, raises, fail, with the reason"),
@@ -264,6 +291,21 @@ def test_a_word_for_a_truth_value_teaches() -> None:
 def test_a_number_is_proposed_only_where_it_would_be_taken(text: str, hint: str | None) -> None:
     (problem,) = problems_of(text)
     assert problem.hint == hint
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        {"cu_seqlens_q": [0, 2, 1]},
+        {"cache_seqlens": [-7, 10**6]},
+        {"block_table": [[10**6, -5], [7, 7]]},
+        {"write_slots": [3, -1]},
+        {"cu_seqlens_k": [0, 3, 4], "read_slots": [0, 1, 2, 3]},
+        {"max_seqlen_k": -3},
+    ],
+)
+def test_wrong_values_are_what_an_override_is_for(override: dict[str, object]) -> None:
+    assert loads(scenario_text(override=override), "f.yaml")
 
 
 def test_no_words_of_the_libraries_below_get_through() -> None:
