@@ -115,8 +115,9 @@ ATTENTION_REFUSALS = [
     ({"sinks": [1.0]}, "attention.sinks", "1 numbers", "4, one a query head"),
     ({"sinks": "big"}, "attention.sinks", "'big'", "a number, or one a head"),
     ({"softmax_scale": -1}, "attention.softmax_scale", "-1", "more than 0"),
-    ({"num_splits": 0}, "attention.num_splits", "0", "a number from 1, or auto"),
-    ({"num_splits": "most"}, "attention.num_splits", "'most'", "a number from 1, or auto"),
+    ({"num_splits": 0}, "attention.num_splits", "0", "a number from 1 to 4,096, or auto"),
+    ({"num_splits": 5000}, "attention.num_splits", "5000", "a number from 1 to 4,096, or auto"),
+    ({"num_splits": "most"}, "attention.num_splits", "'most'", "a number from 1 to 4,096, or auto"),
     ({"index_dtype": "int16"}, "attention.index_dtype", "'int16'", "int32, int64, or one for each of"),
 ]
 
@@ -134,6 +135,21 @@ OTHER_REFUSALS = [
         "inputs.q.distribution",
         "'cauchy'",
         "one of normal, uniform, constant",
+    ),
+    # bfloat16 goes up to 3.39e38, and a normal number up to 6 deviations.
+    (
+        "inputs",
+        {"k": {"scale": 1e38}},
+        "inputs.k.scale",
+        "normal numbers up to |offset| + 6 · |scale| = 6e+38",
+        "less than 3.3895e+38, the largest bfloat16",
+    ),
+    (
+        "inputs",
+        {"q": {"distribution": "constant", "scale": 1, "offset": -4e38}},
+        "inputs.q.offset",
+        "constant numbers up to |offset| + |scale| = 4e+38",
+        "less than 3.3895e+38, the largest bfloat16",
     ),
     ("inputs", {"poison": "zero"}, "inputs.poison", "'zero'", "one of none, nan, inf, large"),
     ("repeats", 0, "repeats", "0", "at least 1"),
@@ -267,6 +283,61 @@ def test_an_unknown_key_has_its_nearest_known_one(key: str, hint: str | None) ->
     (problem,) = problems_of(scenario_text(cache={"block_size": 16, key: 1}))
     assert problem.found == "an unknown key"
     assert problem.hint == hint
+
+
+ALIGNED = "causal is aligned to the bottom right: token i of q sees keys up to k − q + i; top-left is not offered"
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({"causal_alignment": "top-left"}, ALIGNED),
+        ({"causal": "top-left"}, ALIGNED),
+        ({"causal": "maybe"}, None),
+        (
+            {"dtype": "float8_e4m3fn"},
+            "dtype is that of the output, too: write kv_dtype: float8_e4m3fn, and q_dtype where the queries are fp8",
+        ),
+        ({"dtype": "bf16"}, "did you mean bfloat16?"),
+        ({"window_size": 4}, "window: 4 is the window of so many keys"),
+        ({"window_size": -4}, None),
+        ({"window": 0}, "leave it out for no window; 1 is the token's own key only"),
+        ({"window": -1}, None),
+    ],
+)
+def test_what_was_meant_is_said_where_another_field_says_it(fields: dict[str, object], hint: str | None) -> None:
+    (problem,) = problems_of(attention_text(**fields))
+    assert problem.hint == hint
+
+
+def test_lengths_of_keys_are_those_in_the_cache() -> None:
+    problem = the_refusal(scenario_text(batch={"query_lens": [1], "k_lens": [3]}), "batch.k_lens")
+    assert problem.hint == "did you mean cached_lens?"
+
+
+@pytest.mark.parametrize("name", ["k_stride", "v_stride"])
+def test_a_stride_that_is_a_number_is_told_its_two_parts(name: str) -> None:
+    (problem,) = problems_of(scenario_text(cache={"block_size": 16, "layout": {name: 2560}}))
+    assert problem.field == f"cache.layout.{name}"
+    assert (problem.found, problem.needed) == ("2560", "a mapping")
+    assert problem.hint == "name both, in elements: {block: …, token: …}"
+
+
+@pytest.mark.parametrize(("scale", "fits"), [(10_900, True), (10_920, False)])
+def test_numbers_that_overflow_their_dtype_are_refused(scale: float, fits: bool) -> None:
+    """fp16 goes up to 65,504: 6 · 10,900 = 65,400 and 6 · 10,920 = 65,520. A uniform number may be 6 times as large."""
+    fp16 = attention_text(dtype="float16")
+    assert loads(fp16 + f"inputs: {{v: {{distribution: uniform, scale: {6 * 10_900}}}}}\n")
+    text = fp16 + f"inputs: {{v: {{scale: {scale}}}}}\n"
+    if fits:
+        assert loads(text)
+        return
+    (problem,) = problems_of(text)
+    assert problem.where == column_of(text, f"{scale}}}")
+
+
+def test_fp8_takes_the_nearest_number_that_it_has() -> None:
+    assert loads(attention_text(kv_dtype="float8_e4m3fn", k_scale=1e-6) + "inputs: {v: {scale: 1000}}\n")
 
 
 def test_a_word_for_a_truth_value_teaches() -> None:
