@@ -185,6 +185,7 @@ def _each_once(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def _find(target: str) -> list[_Selection]:
+    _refuse_no_name(target)
     path = Path(target)
     looks_like_path = path.suffix in SUFFIXES or os.sep in target.partition("[")[0] or target in ("", ".", "..")
     if not looks_like_path:
@@ -204,6 +205,17 @@ def _find(target: str) -> list[_Selection]:
     folders = [folder.name for folder in scenario_root().iterdir() if folder.is_dir()]
     hint = nearest(target, names + folders) or "`pagedbench scenarios` lists them"
     raise UsageError(f"there is no scenario, file or folder '{target}'", hint)
+
+
+def _refuse_no_name(target: str) -> None:
+    """Raises UsageError for what can name no scenario: nothing, as of an empty variable of a shell, and a kernel."""
+    if not target.strip():
+        raise UsageError("the name of a scenario is empty", "`pagedbench scenarios` lists them; . is this folder")
+    file, python, _ = target.partition(".py:")
+    kernel = f"{file}.py" if python else target
+    if kernel.endswith(".py") and not Path(kernel).is_dir():
+        hint = f"a kernel is named by --backend: -b {target}, and a scenario beside it: docs-decode, say"
+        raise UsageError(f"'{target}' is a Python file, no scenario", hint)
 
 
 def _find_shipped(target: str) -> list[_Selection]:

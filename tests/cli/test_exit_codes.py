@@ -205,6 +205,37 @@ def test_5_a_skip_of_a_required_backend(command: Command) -> None:
     assert command("check", "--require", "triton", scenarios=["right"]).code == 5
 
 
+def test_2_a_required_backend_that_does_not_exist_before_a_cell_is_judged(command: Command) -> None:
+    ended = command("check", "--require", "torhc", scenarios=["right"])
+    assert (ended.code, ended.out) == (2, "")
+    assert "there is no backend 'torhc'" in ended.err
+    assert "did you mean torch?" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (("check", "--across"), "--across does nothing without --baseline", "--baseline NAME"),
+        (("run", "--quantities", ""), "--quantities names nothing", "--no-timing"),
+        (("run", "--quantities", " , "), "--quantities names nothing", "--no-timing"),
+        (("check", "--json", "-"), "--json - would write a file of the name -", "/dev/stdout"),
+        (("check", "--csv", "-"), "--csv - would write a file of the name -", "/dev/stdout"),
+        (("selftest", "--json", "-"), "--json - would write a file of the name -", "/dev/stdout"),
+        (("run", "kernel.py"), "'kernel.py' is a Python file, no scenario", "-b kernel.py"),
+        (("run", "kernel.py:my_decode"), "'kernel.py:my_decode' is a Python file, no scenario", "-b kernel.py:my"),
+        (("run", ""), "the name of a scenario is empty", "`pagedbench scenarios` lists them"),
+    ],
+)
+def test_2_what_would_have_had_no_effect_or_another_one(
+    command: Command, words: tuple[str, ...], said: str, hint: str
+) -> None:
+    ended = command(*words, scenarios=() if words[0] == "selftest" else ["right"])
+    assert (ended.code, ended.out) == (2, "")
+    assert said in ended.err
+    assert hint in " ".join(ended.err.split())
+    assert not Path("-").exists()
+
+
 def test_5_a_pass_that_could_not_have_failed_only_when_strict(command: Command) -> None:
     lenient = command("check", scenarios=["blind"])
     assert lenient.code == 0
