@@ -12,6 +12,7 @@ from rich.text import Text
 
 from pagedbench.cli.outputs import OutputFiles
 from pagedbench.cli.progress import CellProgress, resolving
+from pagedbench.cli.replacing import Earlier, of_cell
 from pagedbench.errors import CannotWrite, UsageError
 from pagedbench.report.changes import render_changes
 from pagedbench.report.table import make_console, one_a_cell, render
@@ -94,6 +95,7 @@ def judge(request: Request, processes: int = 1) -> RunResult:
         raise UsageError("--resume needs the file to go on from", "give it with --json FILE")
     request.files.prepare(request.scenarios)
     earlier = _earlier(request)
+    before = Earlier(request.files.json, of_cell) if request.files.json and not request.resume else None
     everything = RunResult(planned=0)
     with ExitStack() as stack:
         kept = [record for records in earlier.values() for record in records]
@@ -114,6 +116,8 @@ def judge(request: Request, processes: int = 1) -> RunResult:
             everything.interrupted_by, everything.failed = result.interrupted_by, result.failed
             if result.interrupted_by is not None or result.failed is not None:
                 break
+    if before is not None:
+        before.tell_cells(everything.records)
     return everything
 
 

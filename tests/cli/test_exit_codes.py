@@ -266,6 +266,34 @@ def test_130_ctrl_c_keeps_what_was_done(command: Command) -> None:
     assert [r.scenario for r in read_records(Path("records.jsonl"))] == ["right"]
 
 
+def test_records_of_other_cells_are_not_replaced_without_a_word(command: Command) -> None:
+    words = ("check", "--json", "out.jsonl")
+    assert "replaced" not in command(*words, scenarios=["right", "blind", "skipped"]).err
+    assert "replaced" not in command(*words, scenarios=["right", "blind", "skipped"]).err
+    ended = command(*words, scenarios=["right"])
+    assert ended.code == 0
+    assert ended.err.endswith("replaced: out.jsonl held 2 records of other cells; --resume keeps them\n")
+    ended = command(*words, "--resume", scenarios=["blind"])
+    assert "replaced" not in ended.err
+    assert len(Path("out.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(("text", "told"), [("a letter\n", True), ('{"scenario": ', True), ("", False), ("\n", False)])
+def test_a_file_of_something_else_is_not_replaced_without_a_word(command: Command, text: str, told: bool) -> None:
+    Path("out.jsonl").write_text(text)
+    ended = command("check", "--json", "out.jsonl", scenarios=["right"])
+    assert ended.code == 0
+    assert ("out.jsonl held no records of cells before, and was replaced" in ended.err) == told
+    assert '"right"' in Path("out.jsonl").read_text()
+
+
+def test_a_run_that_is_refused_has_replaced_nothing_and_says_nothing(command: Command) -> None:
+    Path("out.jsonl").write_text("a letter\n")
+    ended = command("check", "--json", "out.jsonl", "-b", "torhc", scenarios=["right"])
+    assert (ended.code, Path("out.jsonl").read_text()) == (2, "a letter\n")
+    assert "replaced" not in ended.err
+
+
 def test_resume_judges_only_what_is_missing_or_changed(command: Command) -> None:
     records = Path("records.jsonl")
     command("check", "--json", records, scenarios=["right", "interrupted"])
