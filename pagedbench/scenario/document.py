@@ -233,7 +233,10 @@ class OverrideSection(Section):
     cache_seqlens: list[Int64] | None = Field(None, description="In place of the keys before the new tokens.")
     total_seqlens: list[Int64] | None = Field(None, description="In place of the keys after the new tokens.")
     block_table: list[list[Int64]] | None = Field(None, description="In place of the block table.")
-    write_slots: list[Int64] | None = Field(None, description="In place of the slots of the new tokens.")
+    write_slots: list[Int64] | None = Field(
+        None,
+        description="In place of the slots of the new tokens; −1 for one that is not written, an engine's padding.",
+    )
     read_slots: list[Int64] | None = Field(None, description="In place of the slots that are gathered.")
     max_seqlen_q: Int64 | None = Field(None, description="In place of the longest query.")
     max_seqlen_k: Int64 | None = Field(None, description="In place of the longest sequence of keys.")
