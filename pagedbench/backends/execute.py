@@ -76,7 +76,7 @@ def planned(backend: Backend, call: Call, plans: Plans | None) -> Any:
 
 def _write(cache: PagedKVCache, call: Call) -> None:
     if call.k_new is not None and call.v_new is not None:
-        cache.write(call.k_new, call.v_new, call.write_slots)
+        cache.write(call.k_new, call.v_new, call.write_slots, call.written)
 
 
 def _gather(cache: PagedKVCache, call: Call) -> None:

@@ -131,6 +131,17 @@ def parse_target(text: str) -> Target:
     return Target(text, find_backend(text))
 
 
+def backend_of(text: str) -> Backend:
+    """The backend of a target (`torch`, `torch:decode`, `my_kernel.py:my_decode`), whatever path of it is named.
+
+    Raises UsageError as `parse_target` does, and for a path alone.
+    """
+    target = parse_target(text)
+    if target.backend is None:
+        raise UsageError(f"{text!r} names a path, no backend", hint=f"name one: torch:{text}, say")
+    return target.backend
+
+
 _PATHS = tuple(path.value for path in AttnPath)
 _FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<rest>\w+))?")
 

@@ -121,13 +121,12 @@ class TransformersBackend(LibraryBackend):
 
     def plan(self, call: Call) -> Prepared:
         """What the library's scheduler prepares on the host before a step."""
-        no_slot = call.write_slots.new_zeros(0)
         return Prepared(
             cache=_cache_over(call),
             layer=_layer(call),
             mask=None if self._uses_flash(call.spec.device) else _mask(call),
             read_index=[call.read_slots],
-            write_index=[no_slot if call.k_new is None else call.write_slots],
+            write_index=[_write_index(call)],
         )
 
     def varlen(self, call: Call, plan: Prepared) -> Output:
@@ -239,12 +238,23 @@ def _mask(call: Call) -> torch.Tensor:
     return mask
 
 
+def _write_index(call: Call) -> torch.Tensor:
+    """Slots of the new tokens; the library takes none that is no slot, so a token without one is left out."""
+    return call.write_slots.new_zeros(0) if call.k_new is None else call.write_slots[_written(call)]
+
+
+def _written(call: Call) -> torch.Tensor | slice:
+    """Which new tokens are written by slot; through a block table all are."""
+    return slice(None) if call.written is None or call.spec.path is not AttnPath.VARLEN else call.written
+
+
 def _new_tokens(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """`(1, num_kv_heads, new tokens, head_dim)`, without a token where nothing is appended."""
     if call.k_new is None or call.v_new is None:
         empty = call.k_cache.new_zeros(1, call.spec.num_kv_heads, 0, call.spec.head_dim)
         return empty, empty
-    return call.k_new.transpose(0, 1)[None], call.v_new.transpose(0, 1)[None]
+    written = _written(call)
+    return call.k_new[written].transpose(0, 1)[None], call.v_new[written].transpose(0, 1)[None]
 
 
 def _call(function: Any, call: Call, plan: Prepared) -> Output:

@@ -31,13 +31,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
-from pagedbench.backends.base import Availability, Backend, Output, Traits
+from pagedbench.backends.base import Availability, Backend, NanContract, Output, Traits
 from pagedbench.backends.declare import MARK, Declaration
 from pagedbench.errors import UsageError, nearest
+from pagedbench.layout.regions import Region
 from pagedbench.tensors.call import Call, CallSpec
 from pagedbench.words import AttnPath
 
@@ -168,6 +169,24 @@ def _refuse_unknown_traits(declaration: Declaration, who: str) -> None:
     for trait in declaration.traits:
         if trait not in known:
             raise UsageError(f"{who} declares {trait!r}, which is no trait", hint=nearest(trait, known))
+    if "nan_regions" in declaration.traits:
+        _refuse_unknown_regions(declaration.traits["nan_regions"], who)
+
+
+def _refuse_unknown_regions(given: object, who: str) -> None:
+    """A region that does not exist would permit nothing, and a contract that does not exist would be none."""
+    regions = [f"{region.name.lower()}{side}" for region in Region for side in ("", ".k", ".v")]
+    if not isinstance(given, Mapping):
+        example = 'nan_regions={"hidden.v": "may-leak"}'
+        raise UsageError(f"{who} declares nan_regions as {_described(given)}, no mapping", f"write {example}")
+    for region, contract in given.items():
+        if region not in regions:
+            known = f"there are {', '.join(regions[::3])}, each also with .k or .v"
+            hint = nearest(str(region), regions) or known
+            raise UsageError(f"{who} declares nan_regions of {region!r}, which is no region", hint)
+        if contract not in get_args(NanContract):
+            hint = nearest(str(contract), get_args(NanContract)) or f"there are {', '.join(get_args(NanContract))}"
+            raise UsageError(f"{who} declares {contract!r} for {region}, which is no contract", hint)
 
 
 def _names_of(function: Kernel, place: str) -> list[str]:

@@ -36,7 +36,9 @@ def command(
 
     where = _device(device)
     asked = list(dict.fromkeys(names or backend_names()))
-    reports = ask(asked, where)
+    named = list(zip(asked, ask(asked, where), strict=True))
+    of_name = {report.name: (name, report) for name, report in reversed(named)}  # torch and torch:decode are one
+    asked, reports = [name for name, _ in reversed(of_name.values())], [r for _, r in reversed(of_name.values())]
     ended_by = None
     if probe:
         there = [name for name, report in zip(asked, reports, strict=True) if report.available]
@@ -58,10 +60,9 @@ def command(
 def _device(asked: str) -> str:
     import torch
 
-    from pagedbench.errors import UsageError
+    from pagedbench.runner.environment import require_device
 
-    if asked not in {"auto", "cpu", "cuda"}:
-        raise UsageError(f"there is no device {asked!r}", hint="auto, cpu or cuda")
+    require_device(asked)
     return asked if asked != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -72,11 +73,11 @@ def _trials(there: Sequence[str], device: str) -> tuple[dict[str, list[Trial]], 
     from rich.console import Console
 
     from pagedbench.backends.probe import probe_all, trials_of
-    from pagedbench.backends.registry import find_backend
+    from pagedbench.backends.registry import backend_of
     from pagedbench.cli.progress import TrialProgress
     from pagedbench.runner.signals import interruptible
 
-    chosen = [find_backend(name) for name in there]
+    chosen = [backend_of(name) for name in there]
     planned = sum(len(trials_of(backend)) for backend in chosen)
     found: dict[str, list[Trial]] = {}
     with (

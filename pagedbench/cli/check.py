@@ -68,6 +68,8 @@ def command(
 
     if baseline is not None and jobs > 1:
         raise UsageError("--jobs with --baseline: what is timed wants the machine to itself", "leave one of them out")
+    if across and baseline is None:
+        raise UsageError("--across does nothing without --baseline", "say which: --baseline NAME")
     annotate = on_github() if github is None else github
     files = OutputFiles(
         json=json, csv=csv, markdown=markdown, junit=junit, html=html, sarif=sarif, github=annotate, plot=plot
@@ -81,6 +83,7 @@ def command(
         device=device,
         seed=seed,
         timeout=timeout,
+        require=require or (),
         jobs=jobs,
         sanitizer=sanitize,
         floor=floor,

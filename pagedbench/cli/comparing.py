@@ -12,6 +12,7 @@ import yaml
 
 from pagedbench.cli.outputs import OutputFiles
 from pagedbench.cli.progress import ComparisonProgress, resolving
+from pagedbench.cli.replacing import Earlier, compared, of_comparison
 from pagedbench.errors import CannotWrite, ScenarioError, UsageError
 from pagedbench.report.comparison import render, to_csv, to_markdown
 from pagedbench.report.table import make_console
@@ -62,7 +63,10 @@ def compare(request: Request) -> int:
         make_console().print(render(records, layers=request.layers))
         _write(request, records)
         return _code(records)
+    before = Earlier(request.json, of_comparison) if request.json else None
     result = _run(request)
+    if before is not None:
+        before.tell(map(compared, result.records))
     unwritten = False
     if result.records:
         make_console().print(render(result.records, layers=request.layers))

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from pagedbench.cli.outputs import OutputFiles
 from pagedbench.cli.progress import CellProgress, resolving
+from pagedbench.cli.replacing import Earlier, of_cell
 from pagedbench.errors import CannotWrite, UsageError
 from pagedbench.report.changes import render_changes
 from pagedbench.report.table import make_console, one_a_cell, render
@@ -20,6 +21,7 @@ from pagedbench.results.record import CellRecord
 from pagedbench.results.store import RecordStore, read_unfinished
 from pagedbench.runner.cells import Cell, JudgeOptions, plan
 from pagedbench.runner.outcome import final_exit_code, strict_failures, unmet_requirements
+from pagedbench.runner.paths import plain_target
 from pagedbench.runner.pool import WorkerOptions, Workers
 from pagedbench.runner.session import RunResult, run_cells
 from pagedbench.runner.signals import SIGNAL_EXIT
@@ -43,6 +45,8 @@ class Request:
     device: str = "auto"
     seed: int | None = None
     timeout: float = 60.0
+    require: Sequence[str] = ()
+    """What must be judged: a name that means nothing is refused before a cell is judged, not after an hour of it."""
     jobs: int = 1
     timing: TimingOptions | None = None
     sanitizer: str | None = None
@@ -91,6 +95,7 @@ def judge(request: Request, processes: int = 1) -> RunResult:
         raise UsageError("--resume needs the file to go on from", "give it with --json FILE")
     request.files.prepare(request.scenarios)
     earlier = _earlier(request)
+    before = Earlier(request.files.json, of_cell) if request.files.json and not request.resume else None
     everything = RunResult(planned=0)
     with ExitStack() as stack:
         kept = [record for records in earlier.values() for record in records]
@@ -111,6 +116,8 @@ def judge(request: Request, processes: int = 1) -> RunResult:
             everything.interrupted_by, everything.failed = result.interrupted_by, result.failed
             if result.interrupted_by is not None or result.failed is not None:
                 break
+    if before is not None:
+        before.tell_cells(everything.records)
     return everything
 
 
@@ -131,6 +138,7 @@ def _judge_once(
     """Judge all cells once."""
     workers = team[0]
     cells = plan(scenarios, resolving(workers)(request.backends, request.paths))
+    _refuse_unknown(request.require, cells, workers)
     names = {scenario.name for scenario in scenarios}
     require_equal_environments([workers.environment], [r for r in request.equals if r.scenario in names])
     judging = JudgeOptions(
@@ -149,6 +157,14 @@ def _judge_once(
             typer.echo(_resumed(cells, current, done, judging), err=True)
     with CellProgress(make_console(stderr=True), len(cells)) as progress:
         return run_cells(cells, team, judging, progress, store=store, done=done)
+
+
+def _refuse_unknown(required: Sequence[str], cells: Sequence[Cell], workers: Workers) -> None:
+    """Raises `UsageError` for a required target that does not exist; one that does may be missing among the cells."""
+    judged = {plain_target(name) for cell in cells for name in (cell.target.name, f"{cell.target.name}:{cell.path}")}
+    others = [target for target in required if plain_target(target) not in judged]
+    if others:
+        workers.require_known(others)
 
 
 def _resumed(

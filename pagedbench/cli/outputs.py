@@ -54,6 +54,7 @@ class OutputFiles:
         if self.plot is not None:
             require_matplotlib()
             require_picture_form(self.plot)
+        refuse_dash({"plot": self.plot})
         refuse_shared({form: getattr(self, form) for form in ("json", "csv", *_FORMS)}, sources)
         for file in (self.json, self.csv, self.plot, *(getattr(self, form) for form in _FORMS)):
             if file is None or is_stream(file):
@@ -111,6 +112,7 @@ def refuse_shared(
     """Raises `UsageError` where two forms go to one regular file, for the later would overwrite the earlier; where one
     goes to a file that is read (a scenario or a kernel of the user's say, named or in a folder that is); and where it
     goes to one that is there and ends as what people write does, by a slip of the command line."""
+    refuse_dash(files)
     named = {form: (file, file.resolve()) for form, file in files.items() if file is not None}
     # `sub/../x` is x also before `sub` is made, which is when its file is looked for.
     written = {form: (file, real) for form, (file, real) in named.items() if real.is_file() or not real.exists()}
@@ -127,6 +129,15 @@ def refuse_shared(
         other = taken.setdefault(real, form)
         if other != form:
             raise UsageError(f"--{other} and --{form} name the same file: {file}", hint="give each a file of its own")
+
+
+def refuse_dash(files: Mapping[str, Path | None]) -> None:
+    """Raises `UsageError` for a form that goes to -, by which other programs mean standard output: here it is a name
+    like any other, and the file would be looked for in vain."""
+    for form, file in files.items():
+        if file is not None and str(file) == "-":
+            hint = "name a file, or /dev/stdout" if form != "plot" else "name a file"
+            raise UsageError(f"--{form} - would write a file of the name -", hint)
 
 
 def _files_of(source: str) -> Iterator[Path]:

@@ -63,6 +63,7 @@ def command(
         device=device,
         seed=seed,
         timeout=timeout,
+        require=require or (),
         timing=how if timing else None,
         pictures=html is not None or plot is not None,
         resume=resume,

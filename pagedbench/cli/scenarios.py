@@ -16,7 +16,8 @@ MAX_COLUMNS = 100
 
 def command(
     names: Annotated[
-        list[str] | None, typer.Argument(help="A name (prints its file), a folder (docs), or a pattern (edge-*).")
+        list[str] | None,
+        typer.Argument(help="A name, of a variant too (prints its document), a folder (docs), or a pattern (edge-*)."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")] = False,
 ) -> None:
@@ -24,14 +25,31 @@ def command(
     from pagedbench.scenario.catalog import shipped
 
     every = shipped()
-    chosen = [entry for entry in every if _is_wanted(entry, names or [])]
-    _refuse_unknown(names or [], every)
+    names = list(dict.fromkeys(_document_of(name) for name in names or []))
+    chosen = [entry for entry in every if _is_wanted(entry, names)]
+    _refuse_unknown(names, every)
     if json:
         _print_json(chosen)
     elif names and {entry.name for entry in chosen} == set(names):
         typer.echo("---\n".join(entry.text() for entry in chosen), nl=False)
     else:
         _print_table(chosen)
+
+
+def _document_of(name: str) -> str:
+    """The document that a variant is of, as tables name one: `edge-padding[cache.padding=0]`; any other name as it is.
+
+    Raises UsageError, with the variant that is nearest, where the document has no such one.
+    """
+    document, bracket, values = name.partition("[")
+    if not bracket or "=" not in values or set(document) & set("*?"):
+        return name
+    from pagedbench.scenario.catalog import files_with_name
+    from pagedbench.scenario.loader import load_scenarios
+
+    if files_with_name(document):
+        load_scenarios([name])
+    return document
 
 
 def _is_wanted(entry: ShippedScenario, names: list[str]) -> bool:

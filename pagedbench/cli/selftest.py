@@ -102,6 +102,7 @@ def _records(file: Path | None) -> Iterator[Callable[[Trialled], None]]:
     import json
 
     from pagedbench.cli.outputs import refuse_shared
+    from pagedbench.cli.replacing import Earlier, of_trial, tried
     from pagedbench.errors import CannotWrite
     from pagedbench.report.kill_matrix import record
     from pagedbench.results.store import require_room
@@ -111,12 +112,19 @@ def _records(file: Path | None) -> Iterator[Callable[[Trialled], None]]:
         return
     refuse_shared({"json": file})
     require_room(file)
+    before, made = Earlier(file, of_trial), []
+
+    def keep(result: Trialled) -> None:
+        made.append(record(result))
+        print(json.dumps(made[-1]), file=stream)
+
     try:
         stream = file.open("w", encoding="utf-8", buffering=1)
     except OSError as error:
         raise CannotWrite(file, error.strerror) from error
     with stream:
-        yield lambda result: print(json.dumps(record(result)), file=stream)
+        yield keep
+    before.tell(map(tried, made))
 
 
 @contextmanager

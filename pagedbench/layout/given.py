@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pagedbench.errors import PagedbenchError
-from pagedbench.layout.arithmetic import key_slots, needed_entries, ragged, reach, slots_of, visible_range
+from pagedbench.layout.arithmetic import blocks_for, key_slots, needed_entries, ragged, reach, slots_of, visible_range
 from pagedbench.layout.batch import BatchLayout, IntArray
 from pagedbench.scenario.model import Scenario
 
@@ -35,6 +35,8 @@ def layout_as_given(scenario: Scenario, layout: BatchLayout, *, paged: bool) -> 
     cached = _array(given["cache_seqlens"]) if "cache_seqlens" in given else layout.cache_seqlens.astype(np.int64)
     if any(len(lengths) != layout.batch or (lengths < 0).any() for lengths in (query, total, cached)):
         raise NoBatch(f"the overridden lengths describe no batch of {layout.batch} sequences")
+    if paged and (blocks_for(total, layout.block_size) > table.shape[1]).any():
+        raise NoBatch(f"the overridden lengths need more blocks than the table has columns ({table.shape[1]:,})")
     limits, pool = reach(scenario.attention), (layout.block_size, layout.num_blocks)
     writes, reads = (
         _array(given.get("write_slots", layout.write_slots)),

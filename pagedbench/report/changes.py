@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pagedbench.report.fitting import Fitted
 from pagedbench.results.baseline import BaselineComparison, CellChange
 
 _STYLES = {"regressed": "bold red", "slower": "bold red", "gone": "bold magenta", "faster": "green", "fixed": "green"}
@@ -21,17 +22,17 @@ def render_changes(comparison: BaselineComparison) -> RenderableType:
     parts: list[RenderableType] = [Text(f"\nagainst the baseline: {told or 'no cell in common'}", style="bold")]
     shown = [c for c in comparison.changes if c.change != "unchanged"]
     if shown:
-        parts.append(_table(shown))
+        parts.append(Fitted(_table(shown)))
     parts += [Text(f"environments differ: {difference}", style="yellow") for difference in comparison.differences]
     return Group(*parts)
 
 
 def _table(changes: list[CellChange]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
-    for name in ("scenario", "target", "change", "why"):
+    for name in ("scenario", "backend", "path", "change", "why"):
         table.add_column(name, overflow="fold")
     for change in changes:
         scenario, backend, path, _ = change.key
         styled = Text(change.change, style=_STYLES.get(change.change, ""))
-        table.add_row(Text(scenario), Text(f"{backend}:{path}"), styled, Text(change.reason))
+        table.add_row(Text(scenario), Text(backend), Text(path), styled, Text(change.reason))
     return table

@@ -35,6 +35,7 @@ from pagedbench.report.figures import duration, three_digits
 from pagedbench.report.fitting import Fitted, InParts
 from pagedbench.report.table import style_of
 from pagedbench.results.comparison import ComparisonRecord, PairRecord, SideRecord
+from pagedbench.timing.measurement import Timed
 from pagedbench.words import Verdict
 
 MOST_ROWS = 40
@@ -113,11 +114,16 @@ def _speed(side: SideRecord, layers: int | None) -> list[Text]:
     marked = "!" if measurement.launch_bound else ""
     rate = three_digits(roof.gb_s) if roof else "–"
     return [
-        Text(duration(kernel.median / 1e3, (kernel.high - kernel.low) / 2e3)),
+        Text(duration(kernel.median / 1e3, _spread(kernel))),
         Text(f"{duration(call.median / 1e3)}{marked}" if call else "–"),
         Text(duration(layers * kernel.median / 1e3) if layers else rate),
         Text(f"{roof.share:.0%} {roof.bound[:3]}" if roof else "–"),
     ]
+
+
+def _spread(kernel: Timed) -> float | None:
+    """Half the interval in microseconds. One sample has none: ±0 would call it exact."""
+    return None if len(kernel.samples) == 1 else (kernel.high - kernel.low) / 2e3
 
 
 def _against(record: ComparisonRecord, index: int) -> Text:
@@ -127,7 +133,8 @@ def _against(record: ComparisonRecord, index: int) -> Text:
         return Text("")
     ratio, low, high = pair.ratio, pair.low, pair.high  # the first's time over this side's: how much faster this is
     if pair.verdict not in ("faster", "slower"):
-        return Text(f"{pair.told}, {three_digits(ratio)}× [{three_digits(low)}, {three_digits(high)}]", style="dim")
+        interval = f" [{three_digits(low)}, {three_digits(high)}]" if pair.pairs != 1 else ""
+        return Text(f"{pair.told}, {three_digits(ratio)}×{interval}", style="dim")
     if pair.verdict == "faster":  # the first is
         ratio, low, high = 1 / ratio, 1 / high, 1 / low
         word, style = "slower", "red"

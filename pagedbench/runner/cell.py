@@ -43,6 +43,7 @@ from pagedbench.words import AttnPath, Verdict, worst
 SMALL_FLOPS = 4e9
 MOST_RESERVE = 1 << 28
 MOST_MESSAGE = 500  # characters of an exception's first line; the traceback has more
+DECLARE = "what a kernel cannot take is declared with unsupported= of @pagedbench.backend: such cells are then skipped"
 SECONDS_A_FLOP = {"cpu": 4e-10, "cuda": 2e-12}
 """What a stage may take longer for the size of its batch: a few calls of a slow kernel, on a slow machine."""
 
@@ -256,7 +257,9 @@ class _Walk:
         failure = read_failure(error)
         self.spent = self.spent or failure.worker_is_spent
         self._record.error = _traceback(error)
-        return CheckResult(name, failure.verdict, failure.message + place_in_users_file(error))
+        place = place_in_users_file(error)
+        meant = f"; {DECLARE}" if place and isinstance(error, NotImplementedError) else ""
+        return CheckResult(name, failure.verdict, failure.message + place + meant)
 
     def _note_sample(self, context: CheckContext) -> None:
         """Say when the oracle answered for some rows only. Asking for a reference here would make one."""

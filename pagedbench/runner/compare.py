@@ -97,11 +97,27 @@ def _compare(
         time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         scenario_hash=scenario_hash(scenario),
     )
+    there = [choice for choice in group if choice.target.available]
+    if len(there) < min(2, len(group)):
+        # What is left has nothing to be compared with: judging and timing it would only take time.
+        record.sides = [_unjudged(choice, group, workers.device) for choice in group]
+        return record
     record.sides = [_judged(scenario, choice, workers, watcher) for choice in group]
     passed = [index for index, side in enumerate(record.sides) if side.verdict is Verdict.PASS]
     if passed:
         _time(record, scenario, passed, group, workers, timing, watcher)
     return record
+
+
+def _unjudged(choice: SideChoice, group: Sequence[SideChoice], device: str) -> SideRecord:
+    """A side of a comparison that there cannot be: one that is not there, or the one beside it."""
+    target = choice.target
+    if target.available:
+        absent = " and ".join(dict.fromkeys(c.target.name for c in group if not c.target.available))
+        reason = f"not judged, since there is nothing to compare it with: {absent} is not available"
+    else:
+        reason = target.reason or f"{target.name} is not available on {device}"
+    return SideRecord(target.name, choice.path, Verdict.SKIPPED, reason, None, target.version)
 
 
 def _judged(scenario: Scenario, choice: SideChoice, workers: Workers, watcher: Watcher) -> SideRecord:

@@ -31,6 +31,16 @@ LIBRARIES = (
 )
 
 
+def require_device(wanted: str) -> None:
+    """Raises `UsageError` for what is no `--device`, with the one that was meant."""
+    if wanted in DEVICES:
+        return
+    # What others call it, and one of several: cuda:0.
+    gpu = wanted.lower().partition(":")[0] in ("gpu", "nvidia", "cuda")
+    hint = "did you mean cuda?" if gpu else nearest(wanted, DEVICES) or f"there are {', '.join(DEVICES)}"
+    raise UsageError(f"there is no device '{wanted}'", hint)
+
+
 def choose_device(wanted: str) -> str:
     """`cpu` or `cuda` for `--device auto|cpu|cuda`. Raises `UsageError` for CUDA where there is none.
 
@@ -38,9 +48,7 @@ def choose_device(wanted: str) -> str:
     `logsumexp` of an fp32 tensor on several threads is off by 4e-5 in some rows, and no later one is. A call on two
     numbers, which takes one thread, is that first one here, and no kernel is accused of it.
     """
-    if wanted not in DEVICES:
-        hint = nearest(wanted, DEVICES) or f"there are {', '.join(DEVICES)}"
-        raise UsageError(f"there is no device '{wanted}'", hint)
+    require_device(wanted)
     import torch
 
     torch.logsumexp(torch.zeros(2), 0)

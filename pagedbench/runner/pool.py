@@ -125,6 +125,10 @@ class Workers:
             reply = self._request({**message, "ask": False})
         return [ResolvedTarget.from_message(target) for target in reply["targets"]]
 
+    def require_known(self, targets: Sequence[str]) -> None:
+        """Raises `UsageError` for a name that means nothing. No library is imported; a file is."""
+        self._request({"do": "resolve", "targets": list(targets), "paths": [], "device": self.device, "ask": False})
+
     def describe(self, backend: str, device: str, seconds: float) -> Message:
         """What a backend says of itself within so many seconds (`listing.describe`). Raises as `_request`."""
         report: Message = self._request({"do": "describe", "backend": backend, "device": device}, seconds)["report"]

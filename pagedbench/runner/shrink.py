@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from pagedbench.errors import ScenarioError
 from pagedbench.layout.build import build_layout
+from pagedbench.layout.overrides import refuse_bad_override
 from pagedbench.runner.signals import interruptible
 from pagedbench.scenario.model import (
     AUTO_SPLITS,
@@ -71,7 +72,7 @@ def reductions(scenario: Scenario) -> Iterator[Scenario]:
 
 def _valid(scenario: Scenario) -> bool:
     try:
-        build_layout(scenario)
+        refuse_bad_override(scenario, build_layout(scenario))
     except ScenarioError:
         return False
     return True

@@ -63,11 +63,11 @@ def _resolve(channel: Channel, request: Message) -> bool:
 
 def _describe(channel: Channel, request: Message) -> bool:
     """Reply with the `BackendReport` of one name, or with the usage error of a name that means nothing."""
-    from pagedbench.backends.registry import find_backend
+    from pagedbench.backends.registry import backend_of
     from pagedbench.runner.listing import describe
 
     with _refusing(channel):
-        channel.send({"event": "described", "report": describe(find_backend(request["backend"]), request["device"])})
+        channel.send({"event": "described", "report": describe(backend_of(request["backend"]), request["device"])})
     return False
 
 

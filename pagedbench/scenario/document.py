@@ -15,6 +15,7 @@ from pagedbench.scenario.model import Placement, Poison
 
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
+MAX_SPLITS = 4096
 INDEX_ARRAYS = ("cu_seqlens_q", "cu_seqlens_k", "cache_seqlens", "total_seqlens", "block_table")
 
 
@@ -186,9 +187,10 @@ class AttentionSection(Section):
     alibi: Annotated[bool | list[float] | None, Needs("true, false, or one slope a head")] = Field(
         None, description="ALiBi: true for the standard slopes, or one slope a head."
     )
-    num_splits: Annotated[Annotated[int, Field(ge=1, le=4096)] | Literal["auto"], Needs("a number from 1, or auto")] = (
-        Field("auto", description="KV splits; auto is the library's choice, passed explicitly.")
-    )
+    num_splits: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_SPLITS)] | Literal["auto"],
+        Needs(f"a number from 1 to {MAX_SPLITS:,}, or auto"),
+    ] = Field("auto", description="KV splits; auto is the library's choice, passed explicitly.")
     index_dtype: Annotated[
         IndexType | dict[str, IndexType], Needs(f"int32, int64, or one for each of {', '.join(INDEX_ARRAYS)}")
     ] = Field("int32", description="dtype of the index arrays: one for all, or a mapping with one an array.")
@@ -231,7 +233,10 @@ class OverrideSection(Section):
     cache_seqlens: list[Int64] | None = Field(None, description="In place of the keys before the new tokens.")
     total_seqlens: list[Int64] | None = Field(None, description="In place of the keys after the new tokens.")
     block_table: list[list[Int64]] | None = Field(None, description="In place of the block table.")
-    write_slots: list[Int64] | None = Field(None, description="In place of the slots of the new tokens.")
+    write_slots: list[Int64] | None = Field(
+        None,
+        description="In place of the slots of the new tokens; −1 for one that is not written, an engine's padding.",
+    )
     read_slots: list[Int64] | None = Field(None, description="In place of the slots that are gathered.")
     max_seqlen_q: Int64 | None = Field(None, description="In place of the longest query.")
     max_seqlen_k: Int64 | None = Field(None, description="In place of the longest sequence of keys.")

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from pagedbench.errors import Problem, ScenarioError, UsageError
 from pagedbench.layout.build import build_layout
+from pagedbench.layout.overrides import refuse_bad_override
 from pagedbench.layout.refusals import refuse_long_capture
 from pagedbench.layout.steps import at_last_step
 from pagedbench.scenario.catalog import SUFFIXES, files_with_name, scenario_files, scenario_root, shipped
@@ -125,7 +126,9 @@ def _load_variant(variant: Variant) -> tuple[Scenario | None, list[Problem]]:
     scenario = resolve(document, variant, refusals)
     if scenario is not None:
         try:
-            refuse_long_capture(scenario, build_layout(scenario))
+            layout = build_layout(scenario)
+            refuse_long_capture(scenario, layout)
+            refuse_bad_override(scenario, layout)
             if scenario.steps > 1:
                 build_layout(at_last_step(scenario))
         except ScenarioError as error:
@@ -182,6 +185,7 @@ def _each_once(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def _find(target: str) -> list[_Selection]:
+    _refuse_no_name(target)
     path = Path(target)
     looks_like_path = path.suffix in SUFFIXES or os.sep in target.partition("[")[0] or target in ("", ".", "..")
     if not looks_like_path:
@@ -201,6 +205,17 @@ def _find(target: str) -> list[_Selection]:
     folders = [folder.name for folder in scenario_root().iterdir() if folder.is_dir()]
     hint = nearest(target, names + folders) or "`pagedbench scenarios` lists them"
     raise UsageError(f"there is no scenario, file or folder '{target}'", hint)
+
+
+def _refuse_no_name(target: str) -> None:
+    """Raises UsageError for what can name no scenario: nothing, as of an empty variable of a shell, and a kernel."""
+    if not target.strip():
+        raise UsageError("the name of a scenario is empty", "`pagedbench scenarios` lists them; . is this folder")
+    file, python, _ = target.partition(".py:")
+    kernel = f"{file}.py" if python else target
+    if kernel.endswith(".py") and not Path(kernel).is_dir():
+        hint = f"a kernel is named by --backend: -b {target}, and a scenario beside it: docs-decode, say"
+        raise UsageError(f"'{target}' is a Python file, no scenario", hint)
 
 
 def _find_shipped(target: str) -> list[_Selection]:

@@ -18,6 +18,12 @@ IndexDtype = Literal["int32", "int64"]
 Placement = Literal["shuffled", "sequential", "reversed", "interleaved", "fragmented", "high-ids", "shared-prefix"]
 Padding = int | Literal["num_blocks", "decoy"]
 Poison = Literal["none", "nan", "inf", "large"]
+LARGEST: Mapping[str, float] = {
+    "float16": 65504.0,
+    "bfloat16": (2 - 2**-7) * 2.0**127,
+    "float32": (2 - 2**-23) * 2.0**127,
+}
+"""The largest finite number of each dtype in which overflow is inf."""
 AUTO_SPLITS = 0
 UNLIMITED = -1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, get_args
@@ -28,6 +28,7 @@ _OTHER_NAMES = {
     "page_table": "block_table",
     "block_tables": "block_table",
     "kv_lens": "cached_lens",
+    "k_lens": "cached_lens",
     "seq_lens": "cached_lens",
     "cache_seqlens": "cached_lens",
     "q_lens": "query_lens",
@@ -49,6 +50,9 @@ _OTHER_NAMES = {
     "fp8": "float8_e4m3fn",
     "fp8_e4m3": "float8_e4m3fn",
 }
+_ALIGNED = "causal is aligned to the bottom right: token i of q sees keys up to k − q + i; top-left is not offered"
+# Keys for what the language leaves out on purpose, each with the reason.
+_LEFT_OUT = dict.fromkeys(("causal_alignment", "causal_align", "causal_mode", "alignment", "bottom_right"), _ALIGNED)
 _TRUTH_WORDS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 _LONGEST_WORD = 100
 _NUMBER_WITH_MARKS = re.compile(r"[-+]?[0-9][0-9_,]*")
@@ -174,7 +178,7 @@ class _Item:
     def _unknown_key(self) -> tuple[str, str, str | None]:
         key = self.path.rpartition(".")[2]
         home = next((name for name, section in _sections() if key in section.model_fields), None)
-        hint = nearest(key, self.section.model_fields)
+        hint = _LEFT_OUT.get(key) or nearest(key, self.section.model_fields)
         if home and hint is None:
             hint = f"{key} belongs to {home}"
         return "an unknown key", f"one of {', '.join(self.section.model_fields)}", hint
@@ -197,6 +201,8 @@ class _Item:
 
     def _hint(self) -> str | None:
         value = self.value
+        if self.path in _MEANT and (meant := _MEANT[self.path](value)):
+            return meant
         if not isinstance(value, str):
             whole = isinstance(value, float) and value.is_integer() and self.kind == "int_type"
             return f"write {int(value)}" if whole and self._takes(int(value)) else None  # type: ignore[call-overload]
@@ -218,6 +224,40 @@ class _Item:
 
     def _choices(self) -> list[str]:
         return re.findall(r"'([^']*)'", str(self.context.get("expected", "")))
+
+
+def _meant_causal(value: object) -> str | None:
+    aligned = isinstance(value, str) and re.search("left|right|top|bottom|upper|lower", value.lower())
+    return _ALIGNED if aligned else None
+
+
+def _meant_dtype(value: object) -> str | None:
+    if not isinstance(value, str) or not re.search("fp8|float8|e4m3", value.lower()):
+        return None
+    return "dtype is that of the output, too: write kv_dtype: float8_e4m3fn, and q_dtype where the queries are fp8"
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _meant_stride(value: object) -> str | None:
+    return "name both, in elements: {block: …, token: …}" if _is_whole(value) or isinstance(value, list) else None
+
+
+# What somebody most likely meant by a value that a field does not take, where another field says it.
+_MEANT: dict[str, Callable[[object], str | None]] = {
+    "attention.causal": _meant_causal,
+    "attention.dtype": _meant_dtype,
+    "attention.window": lambda value: (
+        "leave it out for no window; 1 is the token's own key only" if _is_whole(value) and value == 0 else None
+    ),
+    "attention.window_size": lambda value: (
+        f"window: {value} is the window of so many keys" if _is_whole(value) and value > 0 else None  # type: ignore[operator]
+    ),
+    "cache.layout.k_stride": _meant_stride,
+    "cache.layout.v_stride": _meant_stride,
+}
 
 
 def _one_branch(items: Iterable[_Item]) -> list[_Item]:

@@ -12,7 +12,17 @@ from pagedbench.scenario.document import (
     ScenarioDocument,
 )
 from pagedbench.scenario.matrix import Variant
-from pagedbench.scenario.model import Batch, Distribution, Equals, Expectation, Inputs, Override, Scenario
+from pagedbench.scenario.model import (
+    LARGEST,
+    Attention,
+    Batch,
+    Distribution,
+    Equals,
+    Expectation,
+    Inputs,
+    Override,
+    Scenario,
+)
 from pagedbench.scenario.not_yet import refuse_not_yet
 from pagedbench.scenario.refusals import Refusals, describe, nearest
 from pagedbench.scenario.resolve_attention import resolve_attention
@@ -20,6 +30,8 @@ from pagedbench.scenario.resolve_batch import resolve_batch
 from pagedbench.scenario.resolve_cache import resolve_cache
 from pagedbench.words import AttnPath
 
+# What a sample can be: as good as no normal one is further from the mean than 6 deviations.
+_LARGEST_SAMPLE = {"normal": 6.0, "uniform": 1.0, "constant": 1.0}
 _OUTCOMES = ("skip", "raises", "fail")
 
 
@@ -33,6 +45,7 @@ def resolve(document: ScenarioDocument, variant: Variant, refusals: Refusals) ->
         return None
     cache = resolve_cache(document.cache, batch, attention, refusals)
     capture_lens = _capture_lens(document, batch, refusals)
+    _check_numbers(document.inputs, attention, refusals)
     if document.steps > 1 and not batch.append:
         refusals.add("steps", f"{document.steps} steps with append: false", "append: true")
     if cache is None or refusals.problems:
@@ -69,6 +82,22 @@ def _inputs(section: InputsSection) -> Inputs:
         section.identical_rows,
         section.poison,
     )
+
+
+def _check_numbers(section: InputsSection, attention: Attention, refusals: Refusals) -> None:
+    """Numbers must fit the dtype that they are stored in: beyond it they are inf before any kernel has seen them.
+
+    fp8 takes the nearest number that it has, so that only the fp32 in which numbers are drawn limits it.
+    """
+    for name, dtype in (("q", attention.q_dtype), ("k", attention.kv_dtype), ("v", attention.kv_dtype)):
+        one: DistributionSection = getattr(section, name)
+        spread = _LARGEST_SAMPLE[one.distribution] * abs(one.scale)
+        reach, limit = abs(one.offset) + spread, dtype if dtype in LARGEST else "float32"
+        if reach >= LARGEST[limit]:
+            times = f"{_LARGEST_SAMPLE[one.distribution]:g} · " if one.distribution == "normal" else ""
+            found = f"{one.distribution} numbers up to |offset| + {times}|scale| = {reach:.4g}"
+            field = f"inputs.{name}.{'scale' if spread >= abs(one.offset) else 'offset'}"
+            refusals.add(field, found, f"less than {LARGEST[limit]:.5g}, the largest {limit}")
 
 
 def _capture_lens(document: ScenarioDocument, batch: Batch, refusals: Refusals) -> tuple[int, ...] | None:

@@ -78,7 +78,8 @@ class Call:
     `(num_blocks, block_size, num_kv_heads, head_dim[_v])` are always NHD *views*, whatever order the memory has
     (`spec.kv_order`). `cu_seqlens_q`, `cu_seqlens_k` `(batch + 1,)`; `cache_seqlens` (before the new tokens),
     `total_seqlens` (after) `(batch,)`; `block_table` `(batch, max_blocks_per_seq)`; all int32 unless the scenario says
-    otherwise. `write_slots` `(total_q,)` and `read_slots` `(total_k,)` int64 are for the tool's own write and gather.
+    otherwise. `write_slots` `(total_q,)` and `read_slots` `(total_k,)` int64 are for the tool's own write and gather;
+    where a scenario leaves new tokens unwritten (slot −1), `written` has the indices of the others, else it is None.
 
     `k`, `v` `(total_k, num_kv_heads, head_dim[_v])` are the contiguous keys of the varlen path: None until
     `PagedKVCache.update` has gathered them. `out` `(total_q, num_heads, head_dim_v)` is memory for a backend that can
@@ -101,6 +102,7 @@ class Call:
     max_seqlen_k: int
     k_new: torch.Tensor | None = None
     v_new: torch.Tensor | None = None
+    written: torch.Tensor | None = None
     k: torch.Tensor | None = None
     v: torch.Tensor | None = None
     sinks: torch.Tensor | None = None

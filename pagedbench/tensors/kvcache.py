@@ -25,17 +25,34 @@ class PagedKVCache:
         self._gathered: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def update(
-        self, k_new: torch.Tensor, v_new: torch.Tensor, write_slots: torch.Tensor, read_slots: torch.Tensor
+        self,
+        k_new: torch.Tensor,
+        v_new: torch.Tensor,
+        write_slots: torch.Tensor,
+        read_slots: torch.Tensor,
+        written: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the new tokens, then gather: K and V `(len(read_slots), num_kv_heads, head_dim[_v])`, contiguous.
 
-        `k_new`, `v_new` `(len(write_slots), num_kv_heads, head_dim[_v])`; slots are int64.
+        `k_new`, `v_new` `(len(write_slots), num_kv_heads, head_dim[_v])`; slots are int64. `written`: as of `write`.
         """
-        self.write(k_new, v_new, write_slots)
+        self.write(k_new, v_new, write_slots, written)
         return self.gather(read_slots)
 
-    def write(self, k_new: torch.Tensor, v_new: torch.Tensor, write_slots: torch.Tensor) -> None:
-        """Write new tokens into their slots."""
+    def write(
+        self,
+        k_new: torch.Tensor,
+        v_new: torch.Tensor,
+        write_slots: torch.Tensor,
+        written: torch.Tensor | None = None,
+    ) -> None:
+        """Write new tokens into their slots: all, or those with the indices `written`, the others having the slot −1.
+
+        Which these are is given and not looked for: that would wait for the device at each write.
+        """
+        if written is not None:
+            write_slots = write_slots.index_select(0, written)
+            k_new, v_new = (bits(new).index_select(0, written).view(new.dtype) for new in (k_new, v_new))
         put_slots(self.k_cache, write_slots, k_new)
         put_slots(self.v_cache, write_slots, v_new)
 

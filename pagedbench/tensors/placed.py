@@ -29,7 +29,8 @@ _SMALL_GUARD = 512
 
 class PlacedBatch:
     """`plan` and `shape` of the memory; `host` the index arrays on the host, in the scenario's dtypes; `per_head` the
-    names of the arrays by head that the scenario has; `tables_at` where these and the index arrays begin, in units of 2
+    names of the arrays by head that the scenario has; `written` the new tokens that an override leaves a slot, where it
+    takes one from some, else None; `tables_at` where these and the index arrays begin, in units of 2
     bytes."""
 
     def __init__(self, scenario: Scenario, layout: BatchLayout, device: torch.device) -> None:
@@ -47,6 +48,7 @@ class PlacedBatch:
         tables = self._image(per_head | {n: a.numpy() for n, a in self.host.items()})
         sent = to_device(np.concatenate([*slots, tables.view(np.int64)]), device)  # all in one, as bytes
         self._counts = [len(of_tokens) for of_tokens in slots]
+        self.written = _written(scenario, slots[0], device)
         self._slots, on_device = torch.split_with_sizes(sent, [sum(self._counts), len(sent) - sum(self._counts)])
         self._tables = on_device.view(torch.int16)
 
@@ -149,6 +151,13 @@ def _overridden(name: str, given: object, right: NDArray[Any]) -> NDArray[Any]:
 def _slots(scenario: Scenario, name: str, right: NDArray[np.int64]) -> NDArray[np.int64]:
     given = scenario.override.values.get(name)
     return right if given is None else _overridden(name, given, right).astype(np.int64)
+
+
+def _written(scenario: Scenario, slots: NDArray[np.int64], device: torch.device) -> torch.Tensor | None:
+    """The new tokens that have a slot, where the override takes it from some."""
+    if "write_slots" not in scenario.override.values or (slots >= 0).all():
+        return None
+    return to_device(np.flatnonzero(slots >= 0), device)
 
 
 def _gatherable(layout: BatchLayout) -> NDArray[np.int64]:

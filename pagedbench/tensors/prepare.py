@@ -77,8 +77,9 @@ class Prepared:
         if start is not None:
             after.arena.memory.copy_(start)
         if after.call.k_new is not None and after.call.v_new is not None:
-            live = np.flatnonzero(~self.layout.dead[self.layout.row_sequence()])
-            tokens, slots = all_to_device([live, self._written()[live]], device)
+            written = self._written()
+            live = np.flatnonzero(~self.layout.dead[self.layout.row_sequence()] & (written >= 0))
+            tokens, slots = all_to_device([live, written[live]], device)
             for cache, new in ((after.pool.k, after.call.k_new), (after.pool.v, after.call.v_new)):
                 put_slots(cache, slots, bits(new)[tokens].view(new.dtype))
         return after
@@ -123,6 +124,7 @@ def prepare(
         **{name: arena.shaped(name, array.shape) for name, array in batch.host.items()},
         write_slots=write_slots,
         read_slots=read_slots,
+        written=batch.written,
         max_seqlen_q=spec.max_seqlen_q,
         max_seqlen_k=spec.max_seqlen_k,
         k_scale=scenario.attention.k_scale,

@@ -72,6 +72,8 @@ def parse_precision(text: str) -> float:
 def parse_quantities(text: str) -> tuple[Quantity, ...]:
     """`"kernel,graph"` as names of quantities; the kernel is always among them, since all reports are made of it."""
     names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UsageError("--quantities names nothing", hint="leave it out, or say --no-timing to time nothing")
     unknown = [name for name in names if name not in QUANTITIES]
     if unknown:
         raise UsageError(f"no quantity is named {unknown[0]!r}", hint=f"there are {', '.join(QUANTITIES)}")

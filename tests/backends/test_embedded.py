@@ -49,6 +49,19 @@ def test_the_library_updates_the_pool_itself() -> None:
     assert_right(made, output.out)
 
 
+@pytest.mark.parametrize("backend", [TransformersBackend(), TransformersEagerBackend()], ids=lambda b: b.name)
+def test_a_new_token_without_a_slot_is_left_out_by_the_librarys_own_update(backend: TransformersBackend) -> None:
+    made = make(Batch((1, 1), (3, 5)), AttnPath.VARLEN)
+    call, before = made.call, made.call.k_cache.clone()
+    assert call.k_new is not None
+    first, second = call.write_slots.tolist()
+    call.write_slots, call.written = torch.tensor([first, -1]), torch.tensor([0])
+    backend.varlen(call, backend.plan(call))
+    keys, was = call.k_cache.flatten(0, 1), before.flatten(0, 1)
+    assert torch.equal(keys[first], call.k_new[0])
+    assert torch.equal(keys[second].view(torch.int32), was[second].view(torch.int32))
+
+
 def test_eager_has_sinks() -> None:
     made = make(replace(RAGGED, sinks=(0.5, -1.0, 2.0, 0.0)), AttnPath.VARLEN)
     assert TransformersBackend().unsupported(made.call.spec) is not None

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from pagedbench.backends.library import LibraryBackend
 from pagedbench.backends.loading import Library, Loaded, sentence
 from pagedbench.cli.app import app
+from pagedbench.errors import UsageError
 from pagedbench.report.capabilities import Ability, BackendReport, overview, print_out
 
 
@@ -26,6 +27,17 @@ def test_one_backend_says_why_not() -> None:
     result = CliRunner().invoke(app, ["backends", "transformers", "--device", "cpu"])
     assert "softcap: transformers" in result.output
     assert "may leak from hidden" in result.output
+
+
+def test_a_target_means_its_backend_which_is_listed_once() -> None:
+    result = CliRunner().invoke(app, ["backends", "torch:decode", "torch", "flex:decode", "--device", "cpu", "--json"])
+    assert [report["name"] for report in json.loads(result.output)] == ["torch", "flex"]
+
+
+def test_a_path_alone_is_no_backend() -> None:
+    result = CliRunner().invoke(app, ["backends", "decode", "--device", "cpu"])
+    assert isinstance(result.exception, UsageError)
+    assert result.exception.message == "'decode' names a path, no backend"
 
 
 def test_json_has_what_the_table_has() -> None:

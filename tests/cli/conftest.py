@@ -51,6 +51,9 @@ class FakeWorkers:
             raise UsageError("there is no backend 'torhc'", "did you mean torch?")
         return [ResolvedTarget(name, ("decode",), available=True) for name in targets or ("torch",)]
 
+    def require_known(self, targets: Sequence[str]) -> None:
+        self.resolve(targets, ())
+
     def judge(self, job: Job, compile_seconds: float, on_stage: Callable[[str], None]) -> CellRecord:
         on_stage("the check accuracy")
         name = job.scenario.name.partition("[")[0]

@@ -205,6 +205,37 @@ def test_5_a_skip_of_a_required_backend(command: Command) -> None:
     assert command("check", "--require", "triton", scenarios=["right"]).code == 5
 
 
+def test_2_a_required_backend_that_does_not_exist_before_a_cell_is_judged(command: Command) -> None:
+    ended = command("check", "--require", "torhc", scenarios=["right"])
+    assert (ended.code, ended.out) == (2, "")
+    assert "there is no backend 'torhc'" in ended.err
+    assert "did you mean torch?" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (("check", "--across"), "--across does nothing without --baseline", "--baseline NAME"),
+        (("run", "--quantities", ""), "--quantities names nothing", "--no-timing"),
+        (("run", "--quantities", " , "), "--quantities names nothing", "--no-timing"),
+        (("check", "--json", "-"), "--json - would write a file of the name -", "/dev/stdout"),
+        (("check", "--csv", "-"), "--csv - would write a file of the name -", "/dev/stdout"),
+        (("selftest", "--json", "-"), "--json - would write a file of the name -", "/dev/stdout"),
+        (("run", "kernel.py"), "'kernel.py' is a Python file, no scenario", "-b kernel.py"),
+        (("run", "kernel.py:my_decode"), "'kernel.py:my_decode' is a Python file, no scenario", "-b kernel.py:my"),
+        (("run", ""), "the name of a scenario is empty", "`pagedbench scenarios` lists them"),
+    ],
+)
+def test_2_what_would_have_had_no_effect_or_another_one(
+    command: Command, words: tuple[str, ...], said: str, hint: str
+) -> None:
+    ended = command(*words, scenarios=() if words[0] == "selftest" else ["right"])
+    assert (ended.code, ended.out) == (2, "")
+    assert said in ended.err
+    assert hint in " ".join(ended.err.split())
+    assert not Path("-").exists()
+
+
 def test_5_a_pass_that_could_not_have_failed_only_when_strict(command: Command) -> None:
     lenient = command("check", scenarios=["blind"])
     assert lenient.code == 0
@@ -233,6 +264,34 @@ def test_130_ctrl_c_keeps_what_was_done(command: Command) -> None:
     assert ended.code == 130
     assert "1 of 3 cells were done; --resume goes on from there" in ended.err
     assert [r.scenario for r in read_records(Path("records.jsonl"))] == ["right"]
+
+
+def test_records_of_other_cells_are_not_replaced_without_a_word(command: Command) -> None:
+    words = ("check", "--json", "out.jsonl")
+    assert "replaced" not in command(*words, scenarios=["right", "blind", "skipped"]).err
+    assert "replaced" not in command(*words, scenarios=["right", "blind", "skipped"]).err
+    ended = command(*words, scenarios=["right"])
+    assert ended.code == 0
+    assert ended.err.endswith("replaced: out.jsonl held 2 records of other cells; --resume keeps them\n")
+    ended = command(*words, "--resume", scenarios=["blind"])
+    assert "replaced" not in ended.err
+    assert len(Path("out.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(("text", "told"), [("a letter\n", True), ('{"scenario": ', True), ("", False), ("\n", False)])
+def test_a_file_of_something_else_is_not_replaced_without_a_word(command: Command, text: str, told: bool) -> None:
+    Path("out.jsonl").write_text(text)
+    ended = command("check", "--json", "out.jsonl", scenarios=["right"])
+    assert ended.code == 0
+    assert ("out.jsonl held no records of cells before, and was replaced" in ended.err) == told
+    assert '"right"' in Path("out.jsonl").read_text()
+
+
+def test_a_run_that_is_refused_has_replaced_nothing_and_says_nothing(command: Command) -> None:
+    Path("out.jsonl").write_text("a letter\n")
+    ended = command("check", "--json", "out.jsonl", "-b", "torhc", scenarios=["right"])
+    assert (ended.code, Path("out.jsonl").read_text()) == (2, "a letter\n")
+    assert "replaced" not in ended.err
 
 
 def test_resume_judges_only_what_is_missing_or_changed(command: Command) -> None:

@@ -41,6 +41,20 @@ def test_a_name_prints_its_document_ready_to_copy() -> None:
     ]
 
 
+def test_a_variant_by_the_name_that_tables_print_prints_the_document_that_it_is_of() -> None:
+    assert output_of("scenarios", "edge-padding[cache.padding=0]") == output_of("scenarios", "edge-padding")
+
+
+def test_an_unknown_variant_has_its_nearest() -> None:
+    done = CliRunner().invoke(app, ["scenarios", "features-window[attention.window=18]"])
+    assert isinstance(done.exception, UsageError)
+    assert done.exception.hint is not None
+    assert done.exception.hint.startswith("did you mean features-window[attention.window=1")
+    misspelt = CliRunner().invoke(app, ["scenarios", "edge-paddin[cache.padding=0]"])
+    assert isinstance(misspelt.exception, UsageError)
+    assert misspelt.exception.hint == "did you mean edge-padding?"
+
+
 def test_json_has_a_row_a_scenario() -> None:
     rows = json.loads(output_of("scenarios", "edge-padding", "--json"))
     assert rows[0]["name"] == "edge-padding"

@@ -72,3 +72,9 @@ def test_arrays_that_describe_no_batch_have_no_answer(values: dict[str, object])
     wanted = overridden(docs_decode(), "as-given", **values)
     with pytest.raises(NoReference):
         _ = context(wanted, Plain(), AttnPath.VARLEN).reference
+
+
+def test_lengths_beyond_the_given_table_have_no_answer() -> None:
+    wanted = overridden(docs_decode(), "as-given", cache_seqlens=(600, 32, 70))
+    with pytest.raises(NoReference, match="more blocks than the table has columns"):
+        _ = context(wanted, Plain(), AttnPath.DECODE).reference

@@ -26,6 +26,18 @@ def test_a_comparison_names_both_times_the_ratio_and_its_interval():
     assert "NVIDIA H200 · cold L2 · 32/8 heads, head dim 128 · bfloat16 · flash-attn-3 1.0" in text
 
 
+def test_of_one_pair_no_interval_is_told_which_would_call_it_exact():
+    record = comparison(300, 100, name="docs", pairs=1)
+    for one in record.sides:
+        kernel = one.timing["quantities"]["kernel"]
+        kernel["samples"] = kernel["samples"][:1]
+    text = shown([record])
+    assert "too few samples to tell (1 pair), 3.00×" in text
+    assert "±" not in text
+    assert "[" not in text.partition("NVIDIA")[0]
+    assert "±" in shown([comparison(300, 100, name="docs")])
+
+
 def test_a_slower_side_reads_as_slower():
     assert "3.00× slower" in shown([comparison(100, 300)])
 

@@ -101,6 +101,15 @@ def test_an_exception_of_the_kernel_is_an_error_with_its_message_and_traceback()
     assert [c["check"] for c in record.checks] == ["accuracy"]
 
 
+def test_a_kernel_that_does_not_implement_a_case_is_told_where_that_is_declared(tmp_path: Path) -> None:
+    kernel = tmp_path / "partial.py"
+    kernel.write_text("def my_decode(q):\n    raise NotImplementedError('page size 32 must be 64')\n")
+    record, _ = walk(f"{kernel}:my_decode")
+    assert record.verdict is Verdict.ERROR
+    assert record.message.startswith("NotImplementedError: page size 32 must be 64 (partial.py:2); ")
+    assert "unsupported= of @pagedbench.backend" in record.message
+
+
 def test_an_exception_that_cannot_be_shown_does_not_hide_itself() -> None:
     record, _ = walk("unspeakable")
     said = r"Unspeakable: its message cannot be shown, that raises ZeroDivisionError \(kernels\.py:\d+\)"

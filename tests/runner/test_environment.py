@@ -45,3 +45,10 @@ def test_a_device_that_is_none_is_refused_by_its_name() -> None:
     with pytest.raises(UsageError) as refused:
         choose_device("cud")
     assert (refused.value.message, refused.value.hint) == ("there is no device 'cud'", "did you mean cuda?")
+
+
+@pytest.mark.parametrize("name", ["gpu", "GPU", "cuda:0", "nvidia"])
+def test_a_gpu_by_another_name_is_cuda(name: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        choose_device(name)
+    assert refused.value.hint == "did you mean cuda?"

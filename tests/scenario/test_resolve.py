@@ -118,9 +118,9 @@ def test_inputs_apart() -> None:
 
 
 def test_override_keeps_arrays_and_numbers_as_given() -> None:
-    override = {"cu_seqlens_q": [0, 5, 14], "max_seqlen_k": 3, "block_table": [[9], [-1]], "oracle": "as-given"}
+    override = {"cu_seqlens_q": [0, 5, 14], "max_seqlen_k": 3, "block_table": [[9, 9], [-1, 2]], "oracle": "as-given"}
     resolved = load_one(scenario_text(override=override)).override
-    assert resolved.values == {"cu_seqlens_q": (0, 5, 14), "max_seqlen_k": 3, "block_table": ((9,), (-1,))}
+    assert resolved.values == {"cu_seqlens_q": (0, 5, 14), "max_seqlen_k": 3, "block_table": ((9, 9), (-1, 2))}
     assert resolved.oracle == "as-given"
 
 

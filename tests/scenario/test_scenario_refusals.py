@@ -115,8 +115,9 @@ ATTENTION_REFUSALS = [
     ({"sinks": [1.0]}, "attention.sinks", "1 numbers", "4, one a query head"),
     ({"sinks": "big"}, "attention.sinks", "'big'", "a number, or one a head"),
     ({"softmax_scale": -1}, "attention.softmax_scale", "-1", "more than 0"),
-    ({"num_splits": 0}, "attention.num_splits", "0", "a number from 1, or auto"),
-    ({"num_splits": "most"}, "attention.num_splits", "'most'", "a number from 1, or auto"),
+    ({"num_splits": 0}, "attention.num_splits", "0", "a number from 1 to 4,096, or auto"),
+    ({"num_splits": 5000}, "attention.num_splits", "5000", "a number from 1 to 4,096, or auto"),
+    ({"num_splits": "most"}, "attention.num_splits", "'most'", "a number from 1 to 4,096, or auto"),
     ({"index_dtype": "int16"}, "attention.index_dtype", "'int16'", "int32, int64, or one for each of"),
 ]
 
@@ -135,6 +136,21 @@ OTHER_REFUSALS = [
         "'cauchy'",
         "one of normal, uniform, constant",
     ),
+    # bfloat16 goes up to 3.39e38, and a normal number up to 6 deviations.
+    (
+        "inputs",
+        {"k": {"scale": 1e38}},
+        "inputs.k.scale",
+        "normal numbers up to |offset| + 6 · |scale| = 6e+38",
+        "less than 3.3895e+38, the largest bfloat16",
+    ),
+    (
+        "inputs",
+        {"q": {"distribution": "constant", "scale": 1, "offset": -4e38}},
+        "inputs.q.offset",
+        "constant numbers up to |offset| + |scale| = 4e+38",
+        "less than 3.3895e+38, the largest bfloat16",
+    ),
     ("inputs", {"poison": "zero"}, "inputs.poison", "'zero'", "one of none, nan, inf, large"),
     ("repeats", 0, "repeats", "0", "at least 1"),
     ("graph", {"capture_lens": [1]}, "graph.capture_lens", "1 lengths", "2, one a sequence"),
@@ -146,6 +162,33 @@ OTHER_REFUSALS = [
         "override.block_table",
         "rows of different lengths",
         "rows of one length",
+    ),
+    ("override", {"cache_seqlens": [1]}, "override.cache_seqlens", "1 numbers", "2, one a sequence"),
+    ("override", {"total_seqlens": [1, 2, 3]}, "override.total_seqlens", "3 numbers", "2, one a sequence"),
+    ("override", {"cu_seqlens_q": [0, 1]}, "override.cu_seqlens_q", "2 numbers", "3: 0, and one more for each of 2"),
+    ("override", {"cu_seqlens_k": []}, "override.cu_seqlens_k", "0 numbers", "3: 0, and one more for each of 2"),
+    ("override", {"write_slots": [3]}, "override.write_slots", "1 numbers", "2, one a new token"),
+    ("override", {"read_slots": [1, 2]}, "override.read_slots", "2 numbers", "25, one a key"),
+    ("override", {"block_table": [[1, 2]]}, "override.block_table", "1 rows", "2, one a sequence"),
+    ("override", {"block_table": [[], []]}, "override.block_table", "0 columns", "at least 2: sequence 1 has 21 keys"),
+    ("override", {"block_table": [[0], [1]]}, "override.block_table", "1 columns", "at least 2: sequence 1 has 21"),
+    # Three blocks and the four that are spare: 112 slots.
+    ("override", {"write_slots": [3, 10**5]}, "override.write_slots[1]", "100000", "a slot from 0 to 111, or −1 for"),
+    ("override", {"read_slots": [-1] * 25}, "override.read_slots[0]", "-1", "a slot from 0 to 111"),
+    (
+        "override",
+        {"cu_seqlens_q": [0, 2, 1], "oracle": "as-given"},
+        "override.cu_seqlens_q[2]",
+        "1",
+        "at least 2, the one before it",
+    ),
+    ("override", {"cu_seqlens_k": [1, 2, 3], "oracle": "as-given"}, "override.cu_seqlens_k[0]", "1", "0, where the"),
+    (
+        "override",
+        {"cache_seqlens": [3, -1], "oracle": "as-given"},
+        "override.cache_seqlens[1]",
+        "-1",
+        "a length from 0",
     ),
     ("override", {"oracle": "wrong"}, "override.oracle", "'wrong'", "one of intended, as-given"),
     ("equals", {"variant": "other"}, "equals.variant", "'other'", "a variant of this file"),
@@ -242,6 +285,61 @@ def test_an_unknown_key_has_its_nearest_known_one(key: str, hint: str | None) ->
     assert problem.hint == hint
 
 
+ALIGNED = "causal is aligned to the bottom right: token i of q sees keys up to k − q + i; top-left is not offered"
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({"causal_alignment": "top-left"}, ALIGNED),
+        ({"causal": "top-left"}, ALIGNED),
+        ({"causal": "maybe"}, None),
+        (
+            {"dtype": "float8_e4m3fn"},
+            "dtype is that of the output, too: write kv_dtype: float8_e4m3fn, and q_dtype where the queries are fp8",
+        ),
+        ({"dtype": "bf16"}, "did you mean bfloat16?"),
+        ({"window_size": 4}, "window: 4 is the window of so many keys"),
+        ({"window_size": -4}, None),
+        ({"window": 0}, "leave it out for no window; 1 is the token's own key only"),
+        ({"window": -1}, None),
+    ],
+)
+def test_what_was_meant_is_said_where_another_field_says_it(fields: dict[str, object], hint: str | None) -> None:
+    (problem,) = problems_of(attention_text(**fields))
+    assert problem.hint == hint
+
+
+def test_lengths_of_keys_are_those_in_the_cache() -> None:
+    problem = the_refusal(scenario_text(batch={"query_lens": [1], "k_lens": [3]}), "batch.k_lens")
+    assert problem.hint == "did you mean cached_lens?"
+
+
+@pytest.mark.parametrize("name", ["k_stride", "v_stride"])
+def test_a_stride_that_is_a_number_is_told_its_two_parts(name: str) -> None:
+    (problem,) = problems_of(scenario_text(cache={"block_size": 16, "layout": {name: 2560}}))
+    assert problem.field == f"cache.layout.{name}"
+    assert (problem.found, problem.needed) == ("2560", "a mapping")
+    assert problem.hint == "name both, in elements: {block: …, token: …}"
+
+
+@pytest.mark.parametrize(("scale", "fits"), [(10_900, True), (10_920, False)])
+def test_numbers_that_overflow_their_dtype_are_refused(scale: float, fits: bool) -> None:
+    """fp16 goes up to 65,504: 6 · 10,900 = 65,400 and 6 · 10,920 = 65,520. A uniform number may be 6 times as large."""
+    fp16 = attention_text(dtype="float16")
+    assert loads(fp16 + f"inputs: {{v: {{distribution: uniform, scale: {6 * 10_900}}}}}\n")
+    text = fp16 + f"inputs: {{v: {{scale: {scale}}}}}\n"
+    if fits:
+        assert loads(text)
+        return
+    (problem,) = problems_of(text)
+    assert problem.where == column_of(text, f"{scale}}}")
+
+
+def test_fp8_takes_the_nearest_number_that_it_has() -> None:
+    assert loads(attention_text(kv_dtype="float8_e4m3fn", k_scale=1e-6) + "inputs: {v: {scale: 1000}}\n")
+
+
 def test_a_word_for_a_truth_value_teaches() -> None:
     (problem,) = problems_of(VALID.replace("[3, 20]", "[3, 20], append: off"))
     assert problem.hint == "only YAML 1.1 takes 'off' for a truth value: write false"
@@ -264,6 +362,21 @@ def test_a_word_for_a_truth_value_teaches() -> None:
 def test_a_number_is_proposed_only_where_it_would_be_taken(text: str, hint: str | None) -> None:
     (problem,) = problems_of(text)
     assert problem.hint == hint
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        {"cu_seqlens_q": [0, 2, 1]},
+        {"cache_seqlens": [-7, 10**6]},
+        {"block_table": [[10**6, -5], [7, 7]]},
+        {"write_slots": [3, -1]},
+        {"cu_seqlens_k": [0, 3, 4], "read_slots": [0, 1, 2, 3]},
+        {"max_seqlen_k": -3},
+    ],
+)
+def test_wrong_values_are_what_an_override_is_for(override: dict[str, object]) -> None:
+    assert loads(scenario_text(override=override), "f.yaml")
 
 
 def test_no_words_of_the_libraries_below_get_through() -> None:

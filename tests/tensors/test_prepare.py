@@ -11,6 +11,7 @@ from pagedbench.scenario.loader import loads
 from pagedbench.scenario.model import Override, Scenario
 from pagedbench.tensors.bits import bits
 from pagedbench.tensors.inputs import random_inputs
+from pagedbench.tensors.kvcache import PagedKVCache
 from pagedbench.tensors.prepare import Fill, Prepared, available_bytes, call_spec, estimate_bytes, prepare
 from pagedbench.words import AttnPath
 from tests.tensors.cells import POOL_LAYOUTS, docs_decode, scenario
@@ -64,6 +65,24 @@ def test_an_override_reaches_the_kernel_and_only_what_it_names() -> None:
     assert call.cache_seqlens.tolist() == [30, 32, 70]
     with pytest.raises(UsageError, match=r"override\.block_table"):
         prepared(replace(docs_decode(), override=Override({"block_table": (1, 2)})))
+
+
+@pytest.mark.parametrize("name", POOL_LAYOUTS)
+def test_a_new_token_without_a_slot_is_not_written_and_the_others_are(name: str) -> None:
+    """An engine's padding tokens have the slot −1: the tool's own write leaves them out, as an engine's does."""
+    wanted = replace(docs_decode(layout=POOL_LAYOUTS[name]), override=Override({"write_slots": (7, -1, 9)}, "as-given"))
+    made = prepared(wanted, AttnPath.VARLEN)
+    call, before = made.call, bits(made.pool.k).clone()
+    assert call.k_new is not None
+    assert call.v_new is not None
+    PagedKVCache(call.k_cache, call.v_cache).update(
+        call.k_new, call.v_new, call.write_slots, call.read_slots, call.written
+    )
+    assert call.write_slots.tolist() == [7, -1, 9]
+    changed = (bits(made.pool.k) != before).flatten(2).any(-1).flatten().nonzero().flatten()
+    assert changed.tolist() == [7, 9]
+    assert torch.equal(made.pool.k[0, 9], call.k_new[2])
+    assert torch.equal(bits(made.expected().pool.k), bits(made.pool.k))
 
 
 @pytest.mark.parametrize("name", POOL_LAYOUTS)
