@@ -55,7 +55,7 @@ def ready_call(context: CheckContext) -> Call:
     if context.path is AttnPath.VARLEN:
         cache = PagedKVCache(call.k_cache, call.v_cache)
         if call.k_new is not None and call.v_new is not None:
-            cache.write(call.k_new, call.v_new, call.write_slots)
+            cache.write(call.k_new, call.v_new, call.write_slots, call.written)
         call.k, call.v = cache.gather(call.read_slots)
     return call
 
