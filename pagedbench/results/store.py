@@ -129,24 +129,22 @@ def _open_stream(file: Path) -> int:
 
 def write_text(file: Path, text: str) -> None:
     """Write a whole file so that nobody ever sees half of it. Raises `CannotWrite`."""
-    if not is_stream(file):
+    with _refusals_told(file):
+        if is_stream(file):
+            with os.fdopen(_open_stream(file), "w", encoding="utf-8", errors="replace") as stream:
+                stream.write(text)
+            return
         with whole_file(file) as name, open(name, "w", encoding="utf-8", errors="replace") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        return
-    try:
-        with os.fdopen(_open_stream(file), "w", encoding="utf-8", errors="replace") as stream:
-            stream.write(text)
-    except OSError as error:
-        raise CannotWrite(file, error.strerror) from error
 
 
 @contextlib.contextmanager
 def whole_file(file: Path) -> Iterator[str]:
     """The name of a temporary file beside `file`, which takes its place at the end; not so after an exception. Raises
     `CannotWrite` for those of the system."""
-    try:
+    with _refusals_told(file):
         place = behind_links(file)
         place.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
@@ -158,6 +156,12 @@ def whole_file(file: Path) -> Iterator[str]:
         except BaseException:
             os.unlink(name)
             raise
+
+
+@contextlib.contextmanager
+def _refusals_told(file: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise CannotWrite(file, error.strerror) from error
 
