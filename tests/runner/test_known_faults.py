@@ -29,7 +29,7 @@ def judged(start: Start, tmp_path: Path) -> Judged:
 
     def judge(scenario: str, function: str, library: str) -> tuple[CellRecord, int]:
         (entry,) = (one for one in shipped() if one.name == scenario)
-        file, records = tmp_path / "scenario.yaml", tmp_path / "records.jsonl"
+        file, records = tmp_path / "scenario.yaml", tmp_path / f"{function}.jsonl"
         stand_in = f"{copyfile(KERNELS, tmp_path / KERNELS.name).name}:{function}"
         file.write_text(entry.text().replace(f"  {library}:", f"  {stand_in}:"))
         run = start("check", file.name, "--device", "cpu", "--json", records, "--backend", stand_in)
