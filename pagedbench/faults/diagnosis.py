@@ -22,6 +22,7 @@ from pagedbench.faults.effect import effect
 from pagedbench.faults.evaluate import MOST_SCORES, IllegalAccessError, scores_needed
 from pagedbench.faults.fault import Fault
 from pagedbench.faults.kernel import FaultyBackend
+from pagedbench.faults.plain_sight import plain_sight
 from pagedbench.faults.probes import REPEATS, Probe, Seen, probes_for, raising_probes, unsteady
 from pagedbench.faults.program import program_for
 from pagedbench.tensors.bits import dtype_name
@@ -66,7 +67,8 @@ def diagnose(
     seconds.
     """
     failed = [result for result in results if result.verdict.is_wrong or result.verdict is Verdict.ERROR]
-    if not failed:
+    if not failed or context.scenario.override.values:
+        # A fault is a change of a right kernel, and of overridden arrays no kernel makes anything right.
         return []
     step = int(failed[0].metrics.get(FAILED_STEP, 0))
     if step and len(failed) == 1:  # the first step is right, in whatever way it was asked
@@ -78,9 +80,19 @@ def diagnose(
         found = [diagnosis for diagnosis in found if diagnosis.fault is not None]
     if _explained(found):
         return found
-    distances = _distances(context, failed)
+    sight = _plain_sight(context, failed)
+    if sight:
+        return sight
+    distances = _distances(context, failed, Verdict.MISMATCH)
     hints = [] if distances is None else _coarse_lse(context, distances) or _undeclared(context, failed, distances)
     return [*hints, *(diagnosis for diagnosis in found if diagnosis.fault is not None)] if hints else found
+
+
+def _plain_sight(context: CheckContext, failed: Sequence[CheckResult]) -> list[Diagnosis]:
+    """What is so of all wrong rows, before a fault that explains only some of them is named."""
+    distances = _distances(context, failed, Verdict.MISMATCH, Verdict.NON_FINITE)
+    sentence = None if distances is None else plain_sight(context, distances)
+    return [] if sentence is None else [Diagnosis(None, sentence, 0.0, "the scenario's own call")]
 
 
 def _of_an_earlier_step(step: int) -> Diagnosis:
@@ -101,9 +113,10 @@ def _coarse_lse(context: CheckContext, distances: Comparison) -> list[Diagnosis]
     return []
 
 
-def _distances(context: CheckContext, failed: Sequence[CheckResult]) -> Comparison | None:
-    """How far the rows of a cell are from the oracle, where that is what failed, and output and LSE have their form."""
-    if not any((result.check, result.verdict) == ("accuracy", Verdict.MISMATCH) for result in failed):
+def _distances(context: CheckContext, failed: Sequence[CheckResult], *verdicts: Verdict) -> Comparison | None:
+    """How far the rows of a cell are from the oracle, where that is what failed, with one of `verdicts`, and output and
+    LSE have their form."""
+    if not any(result.check == "accuracy" and result.verdict in verdicts for result in failed):
         return None
     attention, output, reference = context.scenario.attention, context.base.output, context.reference
     shape = (context.layout.total_q, attention.num_heads)
@@ -172,7 +185,10 @@ def _unstable(context: CheckContext, failed: Sequence[CheckResult]) -> list[Diag
         how = "equal calls give equal bits, another batch around a sequence does not"
         depends = "a sequence's output depends on its batch mates"
         if any(result.metrics.get("worst_ratio", 0.0) > _MOST_OF_SPLITS for result in failed):
-            more = "by more than roundings: a row, a length or keys of another sequence were taken"
+            more = (
+                "by more than roundings: it takes a row, a length or keys of another sequence, "
+                "keeps something of an earlier call, or is wrong at times"
+            )
             return [Diagnosis(None, f"{depends}, {more}", 0.0, how)]
         fault = find_fault("splits-by-batch")
         return [Diagnosis(fault.name, f"{depends}: {fault.sentence}", 1.0, how)]
