@@ -129,6 +129,7 @@ def _same_numbers(right: AttentionProgram, faulty: AttentionProgram, rows: torch
     if not bool(rows.any()):
         return True
     seeing = bool((rows & (right.last > right.first)).any())
+    seeing |= faulty.scoring.masked is not None  # a masked key is read, where no row sees one, too
     scores = right.scoring == faulty.scoring and _same_values(right.alibi, faulty.alibi)
     sinks = (
         right.sinks is None
@@ -137,5 +138,5 @@ def _same_numbers(right: AttentionProgram, faulty: AttentionProgram, rows: torch
     )
     lse = right.lse.base2 == faulty.lse.base2 and right.lse.with_sink == faulty.lse.with_sink
     factors, others = ((p.out_factor, p.partials, p.k_scale, p.v_scale) for p in (right, faulty))
-    outputs = factors == others
+    outputs = factors == others and right.combine is faulty.combine
     return ((scores and lse and outputs) or not seeing) and sinks
