@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from pagedbench.backends.base import Output
 from pagedbench.checks.base import CheckContext, CheckResult
 from pagedbench.checks.comparison import Comparison, Distance, compare
 from pagedbench.checks.floor import ready_call
+from pagedbench.checks.memory_patterns import memory_is_nan
 from pagedbench.checks.steps import FAILED_STEP, at_step
 from pagedbench.faults.catalogue import FAULTS, find_fault
 from pagedbench.faults.effect import effect
@@ -83,15 +85,23 @@ def diagnose(
     sight = _plain_sight(context, failed)
     if sight:
         return sight
-    distances = _distances(context, failed, Verdict.MISMATCH)
+    mismatch = any((result.check, result.verdict) == ("accuracy", Verdict.MISMATCH) for result in failed)
+    distances = _distances(context, context.base.output) if mismatch else None
     hints = [] if distances is None else _coarse_lse(context, distances) or _undeclared(context, failed, distances)
     return [*hints, *(diagnosis for diagnosis in found if diagnosis.fault is not None)] if hints else found
 
 
 def _plain_sight(context: CheckContext, failed: Sequence[CheckResult]) -> list[Diagnosis]:
     """What is so of all wrong rows, before a fault that explains only some of them is named."""
-    distances = _distances(context, failed, Verdict.MISMATCH, Verdict.NON_FINITE)
-    sentence = None if distances is None else plain_sight(context, distances)
+    if any(result.verdict is Verdict.NOT_WRITTEN for result in failed):
+        with memory_is_nan(context):  # rows nobody wrote are then wrong, whatever memory held in the base call
+            output = context.execute().output
+    elif any(result.check == "accuracy" and result.verdict is not Verdict.ERROR for result in failed):
+        output = context.base.output
+    else:
+        return []
+    distances = _distances(context, output)
+    sentence = None if distances is None else plain_sight(context, output.out, distances)
     return [] if sentence is None else [Diagnosis(None, sentence, 0.0, "the scenario's own call")]
 
 
@@ -113,17 +123,14 @@ def _coarse_lse(context: CheckContext, distances: Comparison) -> list[Diagnosis]
     return []
 
 
-def _distances(context: CheckContext, failed: Sequence[CheckResult], *verdicts: Verdict) -> Comparison | None:
-    """How far the rows of a cell are from the oracle, where that is what failed, with one of `verdicts`, and output and
-    LSE have their form."""
-    if not any(result.check == "accuracy" and result.verdict in verdicts for result in failed):
+def _distances(context: CheckContext, output: Output) -> Comparison | None:
+    """How far the rows of a cell are from the oracle, where output and LSE have their form."""
+    attention, layout = context.scenario.attention, context.layout
+    shape = (layout.total_q, attention.num_heads, attention.head_dim_v)
+    formed = output.out.shape == shape and (output.lse is None or output.lse.shape == shape[:2])
+    if not formed or dtype_name(output.out.dtype) != attention.dtype:
         return None
-    attention, output, reference = context.scenario.attention, context.base.output, context.reference
-    shape = (context.layout.total_q, attention.num_heads)
-    if output.out.shape[:2] != shape or dtype_name(output.out.dtype) != attention.dtype:
-        return None
-    traits = context.backend.traits_for(context.path)
-    return compare(output, reference, context.layout, attention, traits, context.budget)
+    return compare(output, context.reference, layout, attention, context.backend.traits_for(context.path))
 
 
 def _off(distance: Distance | None) -> bool:

@@ -105,7 +105,8 @@ def _same_output(right: AttentionProgram, faulty: AttentionProgram, rows: torch.
     heads &= right.v_from_k == faulty.v_from_k and _same_values(right.v_order, faulty.v_order)
     seeing = right.last > right.first
     blind = bool((rows & ~seeing).any()) and right.sinks is None
-    if blind and (right.empty, right.lse.empty) != (faulty.empty, faulty.lse.empty):
+    reported = [(p.empty, p.lse.empty, p.lse.written) for p in (right, faulty)]
+    if blind and reported[0] != reported[1]:
         return False
     placed = torch.equal(right.out_row[rows], faulty.out_row[rows])
     return placed and (heads or not bool((rows & seeing).any()))

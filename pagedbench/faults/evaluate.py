@@ -284,7 +284,9 @@ def _write_output(
         out[target] = torch.where(dead, out[target], rounded[source])
     else:
         out[target] = rounded[source]
-    reported = lse.masked_fill(blank, program.lse.empty)
+    reported = lse.masked_fill(blank, program.lse.empty).float()
+    if not program.lse.written:
+        reported = torch.where(blank, torch.empty_like(reported), reported)
     if program.lse.base2:
         reported = reported / math.log(2.0)
-    return Output(out, reported.float())
+    return Output(out, reported)

@@ -46,6 +46,11 @@ def empty_rows_untouched(program: AttentionProgram) -> AttentionProgram:
     return program.replace(empty="untouched")
 
 
+def empty_rows_skipped(program: AttentionProgram) -> AttentionProgram:
+    """Rows that see no key, and their LSE, keep what was in memory."""
+    return program.replace(empty="untouched", lse=replace(program.lse, written=False))
+
+
 def empty_rows_divide_by_zero(program: AttentionProgram) -> AttentionProgram:
     """Rows that see no key are 0 / 0."""
     return program.replace(empty="nan")
@@ -221,6 +226,14 @@ FAULTS = (
         "vllm-project/vllm #37442",
     ),
     Fault(
+        "empty-rows-skipped",
+        "rows that see no key are not written, nor is their LSE",
+        "N",
+        empty_rows_skipped,
+        _BLIND,
+        "vllm-project/vllm #37442",
+    ),
+    Fault(
         "empty-rows-divide-by-zero",
         "rows that see no key are divided by zero",
         "N",
@@ -290,6 +303,13 @@ FAULTS = (
         "the LSE of rows that see no key is +inf (FlashAttention's convention)",
         "N",
         _lse(empty=math.inf),
+        _BLIND,
+    ),
+    Fault(
+        "lse-unwritten-for-empty-rows",
+        "the LSE of rows that see no key is not written",
+        "N",
+        _lse(written=False),
         _BLIND,
     ),
     Fault("lse-nan-for-empty-rows", "the LSE of rows that see no key is NaN", "N", _lse(empty=math.nan), _BLIND),

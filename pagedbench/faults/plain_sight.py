@@ -27,16 +27,19 @@ class _Rows:
     sees: torch.Tensor
 
 
-def plain_sight(context: CheckContext, distances: Comparison) -> str | None:
-    """What the wrong rows have in common, and where they are, as a sentence; None where it is not so plain."""
-    values, reference = context.base.output.out, context.reference
+def plain_sight(context: CheckContext, values: torch.Tensor, distances: Comparison) -> str | None:
+    """What an output's wrong rows have in common, and where they are, as a sentence; None where it is not so plain.
+
+    `distances` are those of the output `values` `(total_q, num_heads, head_dim_v)` from the oracle.
+    """
+    reference = context.reference
     if reference.sampled:  # what the others are, nobody knows
         return None
     rows = _rows(context, distances)
     if not bool(rows.wrong.any()):
         return None
     if _all_the_same(values) and not _all_the_same(reference.out):
-        return "all rows of the output are the same: they depend neither on queries nor on keys"
+        return "all rows of the output are the same: it does not depend on the row"
     wrong = values[rows.wrong.to(values.device)]
     stops = _where_it_stops(context, rows)
     if bool((wrong == 0).all()):

@@ -97,13 +97,15 @@ class WritePlan:
 @dataclass(frozen=True)
 class LseRule:
     """How the log-sum-exp is reported. `weight` `(batch, positions)` replaces the keys' weights in it (None: the
-    same). `of_blind_rows`: the LSE of a row that sees no key is what was computed for it; else the right one."""
+    same). `of_blind_rows`: the LSE of a row that sees no key is what was computed for it; else the right one.
+    `written`: it is written at all."""
 
     base2: bool = False
     empty: float = float("-inf")
     with_sink: bool = True
     weight: torch.Tensor | None = None
     of_blind_rows: bool = True
+    written: bool = True
 
 
 @dataclass(frozen=True)

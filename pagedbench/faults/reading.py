@@ -32,12 +32,16 @@ def middle_block(program: AttentionProgram) -> torch.Tensor:
 
 
 def split_of(program: AttentionProgram) -> torch.Tensor:
-    """`(batch, positions)` which of the call's equal ranges of whole blocks a key belongs to; of at most four, where
-    the call asks for no number or for one."""
+    """`(batch, positions)` which of the call's equal ranges of whole blocks a key belongs to, or of keys where it asks
+    for more splits than there are blocks; of at most four ranges where it asks for no number, or for one."""
     facts = program.facts
-    count = facts.spec.num_splits if facts.spec.num_splits > 1 else SPLITS
-    length = (-(-facts.blocks // count)).clamp(min=1)[:, None] * facts.block_size
-    return program.position // length
+    wanted = facts.spec.num_splits
+    if wanted <= 1:
+        length = -(-facts.blocks // SPLITS) * facts.block_size
+    else:
+        blocks = -(-facts.blocks // wanted) * facts.block_size
+        length = torch.where(facts.blocks < wanted, -(-facts.total // wanted), blocks)
+    return program.position // length.clamp(min=1)[:, None]
 
 
 def _weigh(program: AttentionProgram, where: torch.Tensor, weight: float) -> AttentionProgram:

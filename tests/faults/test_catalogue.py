@@ -24,7 +24,7 @@ later-tiles-unwritten stops-at-empty-keys stops-at-empty-query table-row-stride 
 total-seqlens-misread cache-seqlens-misread block-id-15-bits slot-16-bits block-id-minus-one window-to-block-start
 mask-finite mask-minus-10000 empty-rows-mean-of-v v-scale-inverse v-scale-on-k sink-base-2 lse-of-last-split
 lse-infinite-for-empty-rows lse-nan-for-empty-rows combine-equal-weights combine-by-head-0 append-at-one-offset
-append-into-one-block
+append-into-one-block empty-rows-skipped lse-unwritten-for-empty-rows
 """.split()  # noqa: SIM905  # noqa: SIM905
 
 

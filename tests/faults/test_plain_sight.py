@@ -109,6 +109,25 @@ def test_rows_that_nobody_wrote_are_said_to_be_so() -> None:
     assert said.sentence == "the output is not written in the rows of sequence 1, and right in all others"
 
 
+class Skipping(Plain):
+    """Returns memory of its own, in which it leaves rows that see no key as they were; their LSE is 0."""
+
+    def _finish(self, call: Call, keys: list[tuple[torch.Tensor, torch.Tensor]]) -> Output:
+        output = super()._finish(call, keys)
+        assert output.lse is not None
+        blank = output.lse.isneginf()
+        mine = torch.where(blank[..., None], torch.empty_like(output.out), output.out)
+        return Output(mine, output.lse.masked_fill(blank, 0.0))
+
+
+def test_rows_of_a_kernels_own_memory_that_it_did_not_write_are_said_to_be_so_whatever_it_held() -> None:
+    context = plain_context(EMPTY_KEYS, Skipping())
+    (said,) = diagnose(context, [CheckResult("unwritten", Verdict.NOT_WRITTEN)])
+    assert said.sentence == (
+        "the output is not written in rows that see no key, of sequence 2, and right in all others"
+    )
+
+
 def test_nan_that_was_read_is_left_to_the_hypotheses() -> None:
     """Memory that must not be read holds NaN; without it the rows are numbers."""
     fault = find_fault("table-row-of-another-sequence")
@@ -129,7 +148,7 @@ def test_an_output_that_is_the_same_in_all_rows_depends_on_nothing(
         output.out.copy_(constant(output.out))
 
     (said,) = said_of(docs_decode(), tamper)
-    assert said.sentence == "all rows of the output are the same: they depend neither on queries nor on keys"
+    assert said.sentence == "all rows of the output are the same: it does not depend on the row"
 
 
 def test_what_a_fault_explains_in_full_is_named_and_not_only_described() -> None:
