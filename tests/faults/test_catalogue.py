@@ -59,3 +59,8 @@ def test_the_selftests_scenarios_are_shipped_beside_the_code() -> None:
     import pagedbench.faults
 
     assert (Path(pagedbench.faults.__file__).parent / "selftest.yaml").is_file()
+
+
+def test_the_readme_says_how_many_there_are() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert f"every fault of a catalogue of {len(FAULTS)} into a kernel" in " ".join(readme.split())
