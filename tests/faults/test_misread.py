@@ -96,3 +96,18 @@ def test_splits_are_the_calls_own_where_it_asks_for_some(splits: int, starts: li
     wanted = scenario((1,), (71,), append=False, attention={"num_splits": splits})
     split = split_of(program(wanted))[0, :71]
     assert [int((split < number).sum()) for number in split.unique().tolist()] == starts
+
+
+@pytest.mark.parametrize(
+    ("name", "slots"),
+    [
+        ("block-id-16-bits", [63 * 3, 33001 * 3]),
+        ("block-id-15-bits", [63 * 3, 233 * 3]),
+        ("slot-16-bits", [189, 33467]),
+    ],
+)
+def test_ids_and_slots_are_cut_to_as_many_bits(name: str, slots: list[int]) -> None:
+    """Blocks of 3 tokens, 65,599 = 65,536 + 63 and 33,001 = 32,768 + 233; slot 99,003 is 65,536 + 33,467."""
+    cache = {"block_size": 3, "num_blocks": 65600, "block_table": ((65599, 33001),)}
+    wanted = scenario((1,), (4,), append=False, heads=(1, 1), head_dim=1, cache=cache)
+    assert changed(name, wanted).k_slots[0, [0, 3]].tolist() == slots
