@@ -5,10 +5,10 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from pagedbench.errors import UsageError
-from pagedbench.faults import output, reading, scoring, writing
+from pagedbench.faults import misread, output, reading, scoring, writing
 from pagedbench.faults.fault import Fault
 
-FAULTS: tuple[Fault, ...] = (*reading.FAULTS, *scoring.FAULTS, *writing.FAULTS, *output.FAULTS)
+FAULTS: tuple[Fault, ...] = (*misread.FAULTS, *reading.FAULTS, *scoring.FAULTS, *writing.FAULTS, *output.FAULTS)
 _BY_NAME = {fault.name: fault for fault in FAULTS}
 
 

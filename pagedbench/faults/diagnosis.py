@@ -13,15 +13,18 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from pagedbench.backends.base import Output
 from pagedbench.checks.base import CheckContext, CheckResult
 from pagedbench.checks.comparison import Comparison, Distance, compare
 from pagedbench.checks.floor import ready_call
+from pagedbench.checks.memory_patterns import memory_is_nan
 from pagedbench.checks.steps import FAILED_STEP, at_step
 from pagedbench.faults.catalogue import FAULTS, find_fault
 from pagedbench.faults.effect import effect
 from pagedbench.faults.evaluate import MOST_SCORES, IllegalAccessError, scores_needed
 from pagedbench.faults.fault import Fault
 from pagedbench.faults.kernel import FaultyBackend
+from pagedbench.faults.plain_sight import plain_sight
 from pagedbench.faults.probes import REPEATS, Probe, Seen, probes_for, raising_probes, unsteady
 from pagedbench.faults.program import program_for
 from pagedbench.tensors.bits import dtype_name
@@ -66,7 +69,8 @@ def diagnose(
     seconds.
     """
     failed = [result for result in results if result.verdict.is_wrong or result.verdict is Verdict.ERROR]
-    if not failed:
+    if not failed or context.scenario.override.values:
+        # A fault is a change of a right kernel, and of overridden arrays no kernel makes anything right.
         return []
     step = int(failed[0].metrics.get(FAILED_STEP, 0))
     if step and len(failed) == 1:  # the first step is right, in whatever way it was asked
@@ -78,9 +82,27 @@ def diagnose(
         found = [diagnosis for diagnosis in found if diagnosis.fault is not None]
     if _explained(found):
         return found
-    distances = _distances(context, failed)
+    sight = _plain_sight(context, failed)
+    if sight:
+        return sight
+    mismatch = any((result.check, result.verdict) == ("accuracy", Verdict.MISMATCH) for result in failed)
+    distances = _distances(context, context.base.output) if mismatch else None
     hints = [] if distances is None else _coarse_lse(context, distances) or _undeclared(context, failed, distances)
     return [*hints, *(diagnosis for diagnosis in found if diagnosis.fault is not None)] if hints else found
+
+
+def _plain_sight(context: CheckContext, failed: Sequence[CheckResult]) -> list[Diagnosis]:
+    """What is so of all wrong rows, before a fault that explains only some of them is named."""
+    if any(result.verdict is Verdict.NOT_WRITTEN for result in failed):
+        with memory_is_nan(context):  # rows nobody wrote are then wrong, whatever memory held in the base call
+            output = context.execute().output
+    elif any(result.check == "accuracy" and result.verdict is not Verdict.ERROR for result in failed):
+        output = context.base.output
+    else:
+        return []
+    distances = _distances(context, output)
+    sentence = None if distances is None else plain_sight(context, output.out, distances)
+    return [] if sentence is None else [Diagnosis(None, sentence, 0.0, "the scenario's own call")]
 
 
 def _of_an_earlier_step(step: int) -> Diagnosis:
@@ -101,16 +123,14 @@ def _coarse_lse(context: CheckContext, distances: Comparison) -> list[Diagnosis]
     return []
 
 
-def _distances(context: CheckContext, failed: Sequence[CheckResult]) -> Comparison | None:
-    """How far the rows of a cell are from the oracle, where that is what failed, and output and LSE have their form."""
-    if not any((result.check, result.verdict) == ("accuracy", Verdict.MISMATCH) for result in failed):
+def _distances(context: CheckContext, output: Output) -> Comparison | None:
+    """How far the rows of a cell are from the oracle, where output and LSE have their form."""
+    attention, layout = context.scenario.attention, context.layout
+    shape = (layout.total_q, attention.num_heads, attention.head_dim_v)
+    formed = output.out.shape == shape and (output.lse is None or output.lse.shape == shape[:2])
+    if not formed or dtype_name(output.out.dtype) != attention.dtype:
         return None
-    attention, output, reference = context.scenario.attention, context.base.output, context.reference
-    shape = (context.layout.total_q, attention.num_heads)
-    if output.out.shape[:2] != shape or dtype_name(output.out.dtype) != attention.dtype:
-        return None
-    traits = context.backend.traits_for(context.path)
-    return compare(output, reference, context.layout, attention, traits, context.budget)
+    return compare(output, context.reference, layout, attention, context.backend.traits_for(context.path))
 
 
 def _off(distance: Distance | None) -> bool:
@@ -172,7 +192,10 @@ def _unstable(context: CheckContext, failed: Sequence[CheckResult]) -> list[Diag
         how = "equal calls give equal bits, another batch around a sequence does not"
         depends = "a sequence's output depends on its batch mates"
         if any(result.metrics.get("worst_ratio", 0.0) > _MOST_OF_SPLITS for result in failed):
-            more = "by more than roundings: a row, a length or keys of another sequence were taken"
+            more = (
+                "by more than roundings: it takes a row, a length or keys of another sequence, "
+                "keeps something of an earlier call, or is wrong at times"
+            )
             return [Diagnosis(None, f"{depends}, {more}", 0.0, how)]
         fault = find_fault("splits-by-batch")
         return [Diagnosis(fault.name, f"{depends}: {fault.sentence}", 1.0, how)]

@@ -105,7 +105,8 @@ def _same_output(right: AttentionProgram, faulty: AttentionProgram, rows: torch.
     heads &= right.v_from_k == faulty.v_from_k and _same_values(right.v_order, faulty.v_order)
     seeing = right.last > right.first
     blind = bool((rows & ~seeing).any()) and right.sinks is None
-    if blind and (right.empty, right.lse.empty) != (faulty.empty, faulty.lse.empty):
+    reported = [(p.empty, p.lse.empty, p.lse.written) for p in (right, faulty)]
+    if blind and reported[0] != reported[1]:
         return False
     placed = torch.equal(right.out_row[rows], faulty.out_row[rows])
     return placed and (heads or not bool((rows & seeing).any()))
@@ -129,6 +130,7 @@ def _same_numbers(right: AttentionProgram, faulty: AttentionProgram, rows: torch
     if not bool(rows.any()):
         return True
     seeing = bool((rows & (right.last > right.first)).any())
+    seeing |= faulty.scoring.masked is not None  # a masked key is read, where no row sees one, too
     scores = right.scoring == faulty.scoring and _same_values(right.alibi, faulty.alibi)
     sinks = (
         right.sinks is None
@@ -137,5 +139,5 @@ def _same_numbers(right: AttentionProgram, faulty: AttentionProgram, rows: torch
     )
     lse = right.lse.base2 == faulty.lse.base2 and right.lse.with_sink == faulty.lse.with_sink
     factors, others = ((p.out_factor, p.partials, p.k_scale, p.v_scale) for p in (right, faulty))
-    outputs = factors == others
+    outputs = factors == others and right.combine is faulty.combine
     return ((scores and lse and outputs) or not seeing) and sinks

@@ -129,7 +129,7 @@ def _attend(
     """One sequence's rows, into `result` and `lse`."""
     keys = _read(program, indices, call, sequence, result.dtype)
     scores = _scores(program, call, sequence, keys)
-    out, total = _softmax_v(program, keys, scores, sequence.live)
+    out, total = _softmax_v(program, keys, scores, sequence)
     result[sequence.rows] = out
     lse[sequence.rows] = total if sequence.lse_weight is None else _lse_of(program, scores, sequence)
 
@@ -189,24 +189,45 @@ def _sink_terms(program: AttentionProgram, like: torch.Tensor) -> torch.Tensor:
 
 
 def _softmax_v(
-    program: AttentionProgram, keys: _Keys, scores: torch.Tensor, live: torch.Tensor
+    program: AttentionProgram, keys: _Keys, scores: torch.Tensor, sequence: Sequence
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output `(rows, num_heads, head_dim_v)` and LSE `(rows, num_heads)`."""
     sink = _sink_terms(program, scores)
     left_out = program.scoring.masked
-    masked = scores.masked_fill(~live, -math.inf if left_out is None else left_out)
+    masked = scores.masked_fill(~sequence.live, -math.inf if left_out is None else left_out)
     peak = torch.maximum(masked.amax(-1), sink) if masked.shape[-1] else sink.expand(-1, scores.shape[1])
     shift = peak.masked_fill(peak == -math.inf, 0.0)
     mass = torch.exp(masked - shift[..., None]) * keys.weight
     total = mass.sum(-1) + torch.exp(sink - shift)
     product = _product(program, mass, keys.v)
     out = product / total[..., None]
+    if program.combine is not None and sequence.split is not None:
+        out = _combined(masked, sequence.split, keys.v, program.combine.by_head_0) * (mass.sum(-1) / total)[..., None]
     if program.empty != "nan":
         out = out.masked_fill((total == 0)[..., None], 0.0)
     lse = shift + torch.log(total)
     if not program.lse.with_sink:
         lse = shift + torch.log(mass.sum(-1))
+    if not program.lse.of_blind_rows:
+        lse = torch.where(sequence.live.any(-1), lse, sink)
     return out.transpose(0, 1), lse.transpose(0, 1)
+
+
+def _combined(scores: torch.Tensor, split: torch.Tensor, v: torch.Tensor, by_head_0: bool) -> torch.Tensor:
+    """`(num_heads, rows, dim)`: the mean of each split's output, weighted by the splits' LSE in head 0 or not at all. A
+    split of which a row sees nothing has the output 0 and counts in a plain mean."""
+    outputs, lses = [], []
+    for number in split.unique().tolist():  # type: ignore[no-untyped-call]
+        own = split == number
+        lse = torch.logsumexp(scores[..., own], -1)
+        outputs.append(torch.exp(scores[..., own] - lse.masked_fill(lse == -math.inf, 0.0)[..., None]) @ v[:, own])
+        lses.append(lse)
+    if not outputs:
+        return scores.new_zeros(*scores.shape[:2], v.shape[-1])
+    of_splits = torch.stack(lses)
+    wanted = of_splits[:, :1].expand_as(of_splits) if by_head_0 else torch.zeros_like(of_splits)
+    weights = torch.softmax(wanted, 0).nan_to_num()
+    return (weights[..., None] * torch.stack(outputs)).sum(0)
 
 
 def _product(program: AttentionProgram, mass: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -263,7 +284,9 @@ def _write_output(
         out[target] = torch.where(dead, out[target], rounded[source])
     else:
         out[target] = rounded[source]
-    reported = lse.masked_fill(blank, program.lse.empty)
+    reported = lse.masked_fill(blank, program.lse.empty).float()
+    if not program.lse.written:
+        reported = torch.where(blank, torch.empty_like(reported), reported)
     if program.lse.base2:
         reported = reported / math.log(2.0)
-    return Output(out, reported.float())
+    return Output(out, reported)

@@ -11,6 +11,8 @@ from pagedbench.faults.program import AttentionProgram
 # Wrong result, Crash, NaN/LSE, non-Determinism, in-place cache Update, API semantics.
 FaultClass = Literal["W", "C", "N", "D", "U", "A"]
 
+Change = Callable[[AttentionProgram], AttentionProgram]
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -24,6 +26,6 @@ class Fault:
     name: str
     sentence: str
     kind: FaultClass
-    change: Callable[[AttentionProgram], AttentionProgram]
+    change: Change
     shows: str = "any scenario"
     report: str | None = None

@@ -26,7 +26,7 @@ class Sequence:
     """What one sequence's rows read, on the device.
 
     `rows` `(r,)`; `k`, `v` the slots of the n keys that any of them multiplies; `live` `(r, n)` bool; `weight` and
-    `lse_weight` `(n,)`; `distance` `(r, n)` for ALiBi.
+    `lse_weight` `(n,)`; `distance` `(r, n)` for ALiBi; `split` `(n,)` where splits are combined wrongly.
     """
 
     rows: torch.Tensor
@@ -36,6 +36,7 @@ class Sequence:
     weight: torch.Tensor
     lse_weight: torch.Tensor | None
     distance: torch.Tensor | None
+    split: torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ def _sequence(program: AttentionProgram, sequence: int, device: torch.device) ->
         weight.to(device),
         None if lse_weight is None else lse_weight[sequence, position].to(device),
         distance,
+        None if program.combine is None else program.combine.split[sequence, position].to(device),
     )
 
 

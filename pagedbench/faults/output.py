@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import replace
 
 import torch
 
-from pagedbench.faults.fault import Fault
-from pagedbench.faults.program import NO_SLOT, NOT_WRITTEN, AttentionProgram, Strides
+from pagedbench.faults.fault import Change, Fault
+from pagedbench.faults.program import NO_SLOT, NOT_WRITTEN, AttentionProgram, Combine, Strides
 from pagedbench.faults.reading import split_of
 from pagedbench.faults.scoring import QUERY_TILE
 from pagedbench.words import AttnPath
@@ -44,6 +44,11 @@ def later_tiles_unwritten(program: AttentionProgram) -> AttentionProgram:
 def empty_rows_untouched(program: AttentionProgram) -> AttentionProgram:
     """Rows that see no key keep what was in memory."""
     return program.replace(empty="untouched")
+
+
+def empty_rows_skipped(program: AttentionProgram) -> AttentionProgram:
+    """Rows that see no key, and their LSE, keep what was in memory."""
+    return program.replace(empty="untouched", lse=replace(program.lse, written=False))
 
 
 def empty_rows_divide_by_zero(program: AttentionProgram) -> AttentionProgram:
@@ -111,7 +116,26 @@ def lse_of_one_split(program: AttentionProgram) -> AttentionProgram:
     return program.replace(lse=replace(program.lse, weight=(split_of(program) == 0).float()))
 
 
-def _lse(**changes: object) -> Callable[[AttentionProgram], AttentionProgram]:
+def lse_of_last_split(program: AttentionProgram) -> AttentionProgram:
+    """The LSE covers the last split only."""
+    split = split_of(program)
+    last = split.masked_fill(~program.inside, -1).amax(1, keepdim=True) if split.shape[1] else split
+    return program.replace(lse=replace(program.lse, weight=(split == last).float()))
+
+
+def _combined(by_head_0: bool) -> Change:
+    """Splits are put together with wrong weights; no fault where no sequence has two."""
+
+    def change(program: AttentionProgram) -> AttentionProgram:
+        split = split_of(program)
+        if not bool((split[program.inside] > 0).any()):
+            return program
+        return program.replace(combine=Combine(split, by_head_0))
+
+    return change
+
+
+def _lse(**changes: object) -> Change:
     return lambda program: program.replace(lse=replace(program.lse, **changes))  # type: ignore[arg-type]
 
 
@@ -202,6 +226,14 @@ FAULTS = (
         "vllm-project/vllm #37442",
     ),
     Fault(
+        "empty-rows-skipped",
+        "rows that see no key are not written, nor is their LSE",
+        "N",
+        empty_rows_skipped,
+        _BLIND,
+        "vllm-project/vllm #37442",
+    ),
+    Fault(
         "empty-rows-divide-by-zero",
         "rows that see no key are divided by zero",
         "N",
@@ -265,6 +297,36 @@ FAULTS = (
         _lse(empty=-1e30),
         _BLIND,
         "flashinfer-ai/flashinfer #4452",
+    ),
+    Fault(
+        "lse-infinite-for-empty-rows",
+        "the LSE of rows that see no key is +inf (FlashAttention's convention)",
+        "N",
+        _lse(empty=math.inf),
+        _BLIND,
+    ),
+    Fault(
+        "lse-unwritten-for-empty-rows",
+        "the LSE of rows that see no key is not written",
+        "N",
+        _lse(written=False),
+        _BLIND,
+    ),
+    Fault("lse-nan-for-empty-rows", "the LSE of rows that see no key is NaN", "N", _lse(empty=math.nan), _BLIND),
+    Fault("lse-of-last-split", "the LSE is that of the last split only", "N", lse_of_last_split, _SPLIT),
+    Fault(
+        "combine-equal-weights",
+        "splits are combined with equal weights (their plain mean)",
+        "W",
+        _combined(by_head_0=False),
+        _SPLIT,
+    ),
+    Fault(
+        "combine-by-head-0",
+        "splits are combined with the weights of head 0",
+        "W",
+        _combined(by_head_0=True),
+        f"{_SPLIT}, two heads",
     ),
     Fault("lse-of-one-split", "the LSE is that of the first split only", "N", lse_of_one_split, _SPLIT),
     Fault("lse-without-sink", "the LSE leaves the sink out", "N", lse_without_sink, "sinks"),

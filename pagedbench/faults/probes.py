@@ -121,7 +121,8 @@ def _poisoned(context: CheckContext) -> Seen:
     everywhere: dict[Region, FillValue] = {r: float("nan") for r in Region if r is not Region.VISIBLE}
     # Unlike in the scenario's own call, the output's memory holds a number, whose ever it is: NaN there was written.
     with FilledAsAllocated():  # type: ignore[no-untyped-call]
-        return Seen(context.execute(fill=Fill(everywhere, everywhere, FINITE_PATTERN)).output.out.double())
+        output = context.execute(fill=Fill(everywhere, everywhere, FINITE_PATTERN)).output
+    return Seen(output.out.double(), None if output.lse is None else output.lse.double())
 
 
 def _codings(context: CheckContext) -> list[tuple[Side, int]]:

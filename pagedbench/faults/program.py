@@ -97,12 +97,27 @@ class WritePlan:
 @dataclass(frozen=True)
 class LseRule:
     """How the log-sum-exp is reported. `weight` `(batch, positions)` replaces the keys' weights in it (None: the
-    same)."""
+    same). `of_blind_rows`: the LSE of a row that sees no key is what was computed for it; else the right one.
+    `written`: it is written at all."""
 
     base2: bool = False
     empty: float = float("-inf")
     with_sink: bool = True
     weight: torch.Tensor | None = None
+    of_blind_rows: bool = True
+    written: bool = True
+
+
+@dataclass(frozen=True)
+class Combine:
+    """Splits of the keys that are put together with wrong weights.
+
+    `split` `(batch, positions)`: the split of each key; `by_head_0`: the weights are those of head 0, else all are
+    equal.
+    """
+
+    split: torch.Tensor
+    by_head_0: bool
 
 
 @dataclass(frozen=True)
@@ -116,7 +131,8 @@ class AttentionProgram:
     `sink_count` times. `out_row` `(total_q,)`: where each row's result is written, NOT_WRITTEN for nowhere.
     `k_strides`, `v_strides`: (block, token, head) in elements, as the kernel believes. `k_scale`, `v_scale`: what fp8
     is multiplied by. `v_from_k`: V is read where K lies. `v_order` `(head_dim_v,)`: where V's channels come from, None
-    for their own places. `partials`: key ranges whose partial results are rounded to the output's dtype. `noise` is
+    for their own places. `partials`: key ranges whose partial results are rounded to the output's dtype. `combine`:
+    how splits are put together, None for rightly. `noise` is
     added to one call in five. `crash`: what it raises.
     """
 
@@ -145,6 +161,7 @@ class AttentionProgram:
     empty: EmptyRow = "zero"
     out_factor: float = 1.0
     partials: int = 1
+    combine: Combine | None = None
     noise: float = 0.0
     crash: str | None = None
 
@@ -256,6 +273,12 @@ def through_table(facts: Facts, table: torch.Tensor, position: torch.Tensor) -> 
     block = table[:, column.clamp(max=table.shape[1] - 1)]
     valid = (column < table.shape[1]) & (block >= 0) & (block < facts.num_slots // facts.block_size)
     return torch.where(valid, block * facts.block_size + position % facts.block_size, NO_SLOT)
+
+
+def followed(slots: torch.Tensor, block_size: int) -> torch.Tensor:
+    """`slots` as a kernel reads them that follows entries it should not: what names no block is taken for block 0."""
+    offset = torch.arange(slots.shape[1])[None] % block_size
+    return torch.where(slots == NO_SLOT, offset, slots)
 
 
 def _writes(facts: Facts, call: Call, slots: torch.Tensor) -> WritePlan | None:

@@ -6,17 +6,11 @@ from dataclasses import replace
 
 import torch
 
-from pagedbench.faults.fault import Fault
-from pagedbench.faults.program import NO_SLOT, AttentionProgram, visible_range
+from pagedbench.faults.fault import Change, Fault
+from pagedbench.faults.program import NO_SLOT, AttentionProgram, followed, visible_range
 
 SPLITS = 4
 LONG = 4096
-
-
-def followed(slots: torch.Tensor, block_size: int) -> torch.Tensor:
-    """`slots` as a kernel reads them that follows entries it should not: what names no block is taken for block 0."""
-    offset = torch.arange(slots.shape[1])[None] % block_size
-    return torch.where(slots == NO_SLOT, offset, slots)
 
 
 def middle_key(program: AttentionProgram) -> torch.Tensor:
@@ -38,10 +32,16 @@ def middle_block(program: AttentionProgram) -> torch.Tensor:
 
 
 def split_of(program: AttentionProgram) -> torch.Tensor:
-    """`(batch, positions)` which of at most four equal ranges of whole blocks a key belongs to."""
+    """`(batch, positions)` which of the call's equal ranges of whole blocks a key belongs to, or of keys where it asks
+    for more splits than there are blocks; of at most four ranges where it asks for no number, or for one."""
     facts = program.facts
-    length = (-(-facts.blocks // SPLITS)).clamp(min=1)[:, None] * facts.block_size
-    return program.position // length
+    wanted = facts.spec.num_splits
+    if wanted <= 1:
+        length = -(-facts.blocks // SPLITS) * facts.block_size
+    else:
+        blocks = -(-facts.blocks // wanted) * facts.block_size
+        length = torch.where(facts.blocks < wanted, -(-facts.total // wanted), blocks)
+    return program.position // length.clamp(min=1)[:, None]
 
 
 def _weigh(program: AttentionProgram, where: torch.Tensor, weight: float) -> AttentionProgram:
@@ -128,18 +128,35 @@ def table_row_of_another_sequence(program: AttentionProgram) -> AttentionProgram
     return _reslot(program, program.inside, _other_sequence(program))
 
 
-def block_id_16_bits(program: AttentionProgram) -> AttentionProgram:
-    """Cut block ids to 16 bits."""
-    size = program.facts.block_size
+def _block_id_bits(bits: int) -> Change:
+    """Block ids are cut to so many bits."""
+
+    def change(program: AttentionProgram) -> AttentionProgram:
+        size = program.facts.block_size
+        if program.facts.table is None:
+            return program
+        cut = (program.k_slots // size % (1 << bits)) * size + program.k_slots % size
+        return _reslot(program, program.k_slots != NO_SLOT, cut)
+
+    return change
+
+
+def slot_16_bits(program: AttentionProgram) -> AttentionProgram:
+    """What is cut to 16 bits is `block_id * block_size + offset`."""
     if program.facts.table is None:
         return program
-    cut = (program.k_slots // size % 65536) * size + program.k_slots % size
-    return _reslot(program, program.k_slots != NO_SLOT, cut)
+    return _reslot(program, program.k_slots != NO_SLOT, program.k_slots % 65536)
 
 
 def block_id_offset(program: AttentionProgram) -> AttentionProgram:
     """Every block is taken one further in the pool."""
     return _reslot(program, program.inside, _next_block(program))
+
+
+def block_id_minus_one(program: AttentionProgram) -> AttentionProgram:
+    """Every block is taken one earlier in the pool: block ids are counted from 1."""
+    facts = program.facts
+    return _reslot(program, program.inside, (program.k_slots - facts.block_size) % max(facts.num_slots, 1))
 
 
 def block_tail_dropped(program: AttentionProgram) -> AttentionProgram:
@@ -215,19 +232,6 @@ def v_channel_wrong(program: AttentionProgram) -> AttentionProgram:
     return program.replace(v_order=order)
 
 
-def index_words_misread(program: AttentionProgram) -> AttentionProgram:
-    """An int64 block table is read as int32: every second word is a high half."""
-    facts = program.facts
-    if facts.table is None or facts.spec.index_dtypes.get("block_table") != "int64":
-        return program
-    words = torch.stack([facts.table, facts.table >> 32], -1).flatten()
-    rows, columns = facts.table.shape
-    misread = words[: rows * columns].view(rows, columns).clamp(min=0)
-    column = (program.position[0] // facts.block_size).clamp(max=columns - 1)
-    slots = misread[:, column] * facts.block_size + program.position % facts.block_size
-    return _reslot(program, program.inside, slots)
-
-
 FAULTS = (
     Fault("last-key-missed", "the last key is missed (cache_seqlens − 1)", "W", last_key_missed),
     Fault(
@@ -274,11 +278,20 @@ FAULTS = (
         "block-id-16-bits",
         "block ids are cut to 16 bits",
         "W",
-        block_id_16_bits,
+        _block_id_bits(16),
         "a block id of 65,536 or more",
         "ROCm/aiter #3062",
     ),
+    Fault("block-id-15-bits", "block ids are cut to 15 bits", "W", _block_id_bits(15), "a block id of 32,768 or more"),
+    Fault(
+        "slot-16-bits",
+        "slots (block_id * block_size + offset) are cut to 16 bits",
+        "W",
+        slot_16_bits,
+        "a slot of 65,536 or more",
+    ),
     Fault("block-id-offset", "every block is read one physical block further", "W", block_id_offset),
+    Fault("block-id-minus-one", "every block is read one physical block earlier", "W", block_id_minus_one),
     Fault(
         "block-tail-dropped",
         "the part of a block past its last whole tile is dropped",
@@ -320,12 +333,4 @@ FAULTS = (
         "K and V of one head dim",
     ),
     Fault("v-channel-wrong", "one channel of V is its neighbour's", "W", v_channel_wrong),
-    Fault(
-        "index-words-misread",
-        "an int64 block table is read as int32",
-        "A",
-        index_words_misread,
-        "attention.index_dtype int64 for the block table",
-        "flashinfer-ai/flashinfer #725",
-    ),
 )

@@ -8,11 +8,10 @@ from dataclasses import replace
 
 import torch
 
-from pagedbench.faults.fault import Fault
+from pagedbench.faults.fault import Change, Fault
 from pagedbench.faults.program import NO_SLOT, AttentionProgram, visible_range
 from pagedbench.scenario.model import UNLIMITED
 
-Change = Callable[[AttentionProgram], AttentionProgram]
 QUERY_TILE = 16
 SINK_SPLITS = 4
 
@@ -100,6 +99,14 @@ def window_of_last_token(program: AttentionProgram) -> AttentionProgram:
     return program.replace(first=torch.where(_sees(program), torch.minimum(edge, program.last), program.first))
 
 
+def window_to_block_start(program: AttentionProgram) -> AttentionProgram:
+    """The whole block is seen in which the window begins."""
+    if program.facts.spec.window_size[0] == UNLIMITED:
+        return program
+    start = program.first // program.facts.block_size * program.facts.block_size
+    return program.replace(first=torch.where(_sees(program), start, program.first))
+
+
 def _sees(program: AttentionProgram) -> torch.Tensor:
     return program.last > program.first
 
@@ -137,6 +144,25 @@ def softcap_after_mask(program: AttentionProgram) -> AttentionProgram:
     blocks = program.position < (facts.blocks * facts.block_size)[:, None]
     read = blocks & (program.k_slots != NO_SLOT)
     return program.replace(masked=program.masked | read, scoring=replace(program.scoring, masked=-cap))
+
+
+def _finite_mask(score: float, **lse: object) -> Change:
+    """Masked keys get a finite score instead of −inf: a row that sees none is given the mean of V over all of them, and
+    its LSE is finite but for an LSE rule that says otherwise."""
+
+    def change(program: AttentionProgram) -> AttentionProgram:
+        blind = ~_sees(program) & (program.facts.total[program.facts.row_sequence] > 0)
+        if not bool(blind.any()):
+            return program
+        of_blind = torch.zeros(program.facts.batch, dtype=torch.bool)
+        of_blind[program.facts.row_sequence[blind]] = True
+        return program.replace(
+            masked=program.masked | (program.inside & of_blind[:, None]),
+            scoring=replace(program.scoring, masked=score),
+            lse=replace(program.lse, **lse),  # type: ignore[arg-type]
+        )
+
+    return change
 
 
 def channels_dropped(program: AttentionProgram) -> AttentionProgram:
@@ -195,12 +221,12 @@ def v_head_off_by_one(program: AttentionProgram) -> AttentionProgram:
     return program.replace(v_heads=(program.v_heads + 1) % program.facts.spec.num_kv_heads)
 
 
-def _scales(k: str, v: str) -> Change:
-    """Which scale K and V are multiplied by: their own, the other's, or none."""
+def _scales(changed: Callable[[float, float], tuple[float, float]]) -> Change:
+    """What K and V are multiplied by, made of k_scale and v_scale."""
 
     def change(program: AttentionProgram) -> AttentionProgram:
-        scales = {"k": program.k_scale, "v": program.v_scale, "none": 1.0}
-        return program.replace(k_scale=scales[k], v_scale=scales[v])
+        k_scale, v_scale = changed(program.k_scale, program.v_scale)
+        return program.replace(k_scale=k_scale, v_scale=v_scale)
 
     return change
 
@@ -217,6 +243,8 @@ def _output(factor: float) -> Change:
 _SOFTCAP = "a softcap that the scores come near"
 _WINDOW = "a window narrower than the keys"
 _FP8 = "fp8 with a scale other than 1"
+_FP8_APART = "fp8 with two scales that differ"
+_BLIND = "a row that sees none of its sequence's keys"
 _SINK = "sinks that take a share of the mass"
 
 FAULTS = (
@@ -270,6 +298,13 @@ FAULTS = (
         window_of_last_token,
         "a window, and two query tokens",
     ),
+    Fault(
+        "window-to-block-start",
+        "the window begins at the start of its first block",
+        "A",
+        window_to_block_start,
+        "a window that begins inside a block",
+    ),
     Fault("scale-1-percent", "the softmax scale is 1 % too large", "W", _scaled(lambda scale: 1.01)),
     Fault("scale-sqrt-2", "the softmax scale is off by √2", "W", _scaled(lambda scale: math.sqrt(2.0))),
     Fault(
@@ -294,6 +329,28 @@ FAULTS = (
         softcap_after_mask,
         "a softcap, and a partly used block or a masked key",
     ),
+    Fault(
+        "mask-finite",
+        "masked keys score −1e30 instead of −inf, so that a row that sees none gets the mean of V",
+        "N",
+        _finite_mask(-1e30),
+        _BLIND,
+        "flashinfer-ai/flashinfer #4452",
+    ),
+    Fault(
+        "mask-minus-10000",
+        "masked keys score −10,000 instead of −inf, so that a row that sees none gets the mean of V",
+        "N",
+        _finite_mask(-10000.0),
+        _BLIND,
+    ),
+    Fault(
+        "empty-rows-mean-of-v",
+        "rows that see no key get the mean of V",
+        "N",
+        _finite_mask(-1e30, of_blind_rows=False),
+        _BLIND,
+    ),
     Fault("channels-dropped", "the last channels of the head dim are left out of q·k", "W", channels_dropped),
     Fault("sink-ignored", "the sink is ignored", "W", _sink_count(0.0), _SINK),
     Fault("sink-doubled", "the sink is counted twice", "W", _sink_count(2.0), _SINK),
@@ -302,6 +359,13 @@ FAULTS = (
         "the sink is multiplied by the softmax scale",
         "W",
         _by_head("sinks", lambda sinks, program: sinks * program.scoring.scale),
+        _SINK,
+    ),
+    Fault(
+        "sink-base-2",
+        "the sink is taken in base 2 (2^sink instead of e^sink)",
+        "W",
+        _by_head("sinks", lambda sinks, program: sinks * math.log(2.0)),
         _SINK,
     ),
     Fault("sink-per-split", "the sink is counted once a split", "W", _sink_count(float(SINK_SPLITS)), _SINK),
@@ -319,16 +383,30 @@ FAULTS = (
         _by_head("sinks", _reversed),
         "sinks that differ",
     ),
-    Fault("k-scale-ignored", "k_scale is left out", "W", _scales("none", "v"), _FP8),
-    Fault("v-scale-ignored", "v_scale is left out", "W", _scales("k", "none"), _FP8),
-    Fault("v-scale-of-k", "V is multiplied by k_scale", "W", _scales("k", "k"), "fp8 with two scales that differ"),
+    Fault("k-scale-ignored", "k_scale is left out", "W", _scales(lambda k, v: (1.0, v)), _FP8),
+    Fault("v-scale-ignored", "v_scale is left out", "W", _scales(lambda k, v: (k, 1.0)), _FP8),
+    Fault(
+        "v-scale-of-k",
+        "V is multiplied by k_scale",
+        "W",
+        _scales(lambda k, v: (k, k)),
+        _FP8_APART,
+    ),
     Fault(
         "kv-scales-swapped",
         "k_scale and v_scale are swapped",
         "W",
-        _scales("v", "k"),
-        "fp8 with two scales that differ",
+        _scales(lambda k, v: (v, k)),
+        _FP8_APART,
     ),
+    Fault(
+        "v-scale-inverse",
+        "V is divided by v_scale instead of multiplied",
+        "W",
+        _scales(lambda k, v: (k, 1 / v)),
+        _FP8,
+    ),
+    Fault("v-scale-on-k", "K is multiplied by v_scale, too", "W", _scales(lambda k, v: (k * v, v)), _FP8),
     Fault("kv-head-modulo", "query head h uses KV head h % num_kv_heads", "W", kv_head_modulo, "GQA with two KV heads"),
     Fault("kv-head-off-by-one", "every query head uses the next KV head", "W", kv_head_off_by_one, "two KV heads"),
     Fault("kv-head-zero", "every query head uses KV head 0", "W", kv_head_zero, "two KV heads"),

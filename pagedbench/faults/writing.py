@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import torch
 
-from pagedbench.faults.fault import Fault
+from pagedbench.faults.fault import Change, Fault
 from pagedbench.faults.program import NO_SLOT, AttentionProgram, WritePlan
 
 Redirect = Callable[[AttentionProgram, WritePlan], torch.Tensor]
 
 
-def _written_to(redirect: Redirect) -> Callable[[AttentionProgram], AttentionProgram]:
+def _written_to(redirect: Redirect) -> Change:
     """A change that sends the new tokens elsewhere; where nothing is appended it changes nothing."""
 
     def change(program: AttentionProgram) -> AttentionProgram:
@@ -50,9 +50,35 @@ def _reversed(program: AttentionProgram, writes: WritePlan) -> torch.Tensor:
 
 def _running_on(program: AttentionProgram, writes: WritePlan) -> torch.Tensor:
     """A sequence's new tokens go one after the other from the first one's slot on, whatever block follows."""
-    first = writes.k_slots[torch.arange(len(writes.k_slots)) - program.facts.row_index]
-    slots = (first + program.facts.row_index) % max(program.facts.num_slots, 1)
+    slots = (_first_slot(program, writes) + program.facts.row_index) % max(program.facts.num_slots, 1)
     return torch.where(writes.k_slots == NO_SLOT, NO_SLOT, slots)
+
+
+def _first_slot(program: AttentionProgram, writes: WritePlan) -> torch.Tensor:
+    """The slot of the first new token of each one's sequence."""
+    return writes.k_slots[torch.arange(len(writes.k_slots)) - program.facts.row_index]
+
+
+def _at_one_offset(program: AttentionProgram, writes: WritePlan) -> torch.Tensor:
+    """All new tokens of a sequence are written at the first one's place in the block."""
+    size = program.facts.block_size
+    slots = writes.k_slots // size * size + _first_slot(program, writes) % size
+    return _last_ones(torch.where(writes.k_slots == NO_SLOT, NO_SLOT, slots))
+
+
+def _in_one_block(program: AttentionProgram, writes: WritePlan) -> torch.Tensor:
+    """All new tokens of a sequence are written into the first one's block."""
+    size = program.facts.block_size
+    slots = _first_slot(program, writes) // size * size + writes.k_slots % size
+    return _last_ones(torch.where(writes.k_slots == NO_SLOT, NO_SLOT, slots))
+
+
+def _last_ones(slots: torch.Tensor) -> torch.Tensor:
+    """`slots` without those that a later token writes again: scattered at once, their order would be anyone's guess."""
+    last = {slot: token for token, slot in enumerate(slots.tolist())}
+    return torch.tensor(
+        [slot if last[slot] == token else NO_SLOT for token, slot in enumerate(slots.tolist())], dtype=slots.dtype
+    )
 
 
 def _past_the_pool(program: AttentionProgram, writes: WritePlan) -> torch.Tensor:
@@ -104,6 +130,20 @@ FAULTS = (
         "new tokens past the end of a block are written into the next physical one",
         "U",
         _written_to(_running_on),
+        f"{_SEVERAL}, past the end of a block",
+    ),
+    Fault(
+        "append-at-one-offset",
+        "the new tokens of a sequence are all written at the first one's place in the block",
+        "U",
+        _written_to(_at_one_offset),
+        _SEVERAL,
+    ),
+    Fault(
+        "append-into-one-block",
+        "the new tokens of a sequence are all written into the first one's block",
+        "U",
+        _written_to(_in_one_block),
         f"{_SEVERAL}, past the end of a block",
     ),
     Fault("append-k-v-swapped", "K and V of the new tokens are swapped", "U", k_v_swapped, _APPENDS),

@@ -20,7 +20,11 @@ append-into-another-sequence append-past-the-pool stale-new-token longest-length
 lse-finite-for-empty-rows lse-of-one-split tail-leaks rows-unwritten noise int32-overflow k-with-strides-of-v all-zeros
 mean-of-v softcap-after-mask v-from-the-k-pool v-channel-wrong k-scale-ignored v-scale-ignored v-scale-of-k
 sink-of-kv-head append-reversed append-runs-on table-row-without-empty-queries causal-by-longest-query
-later-tiles-unwritten
+later-tiles-unwritten stops-at-empty-keys stops-at-empty-query table-row-stride cu-seqlens-q-misread
+total-seqlens-misread cache-seqlens-misread block-id-15-bits slot-16-bits block-id-minus-one window-to-block-start
+mask-finite mask-minus-10000 empty-rows-mean-of-v v-scale-inverse v-scale-on-k sink-base-2 lse-of-last-split
+lse-infinite-for-empty-rows lse-nan-for-empty-rows combine-equal-weights combine-by-head-0 append-at-one-offset
+append-into-one-block empty-rows-skipped lse-unwritten-for-empty-rows
 """.split()  # noqa: SIM905  # noqa: SIM905
 
 
@@ -55,3 +59,8 @@ def test_the_selftests_scenarios_are_shipped_beside_the_code() -> None:
     import pagedbench.faults
 
     assert (Path(pagedbench.faults.__file__).parent / "selftest.yaml").is_file()
+
+
+def test_the_readme_says_how_many_there_are() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert f"every fault of a catalogue of {len(FAULTS)} into a kernel" in " ".join(readme.split())

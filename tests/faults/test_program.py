@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pagedbench.checks.accuracy import Accuracy
+from pagedbench.faults.catalogue import find_fault
 from pagedbench.faults.kernel import FaultyBackend
 from pagedbench.faults.program import NO_SLOT, AttentionProgram, program_for, visible_range
 from pagedbench.layout.build import build_layout
@@ -87,3 +88,38 @@ def test_a_program_is_a_value() -> None:
     after = before.replace(weight=torch.zeros_like(before.weight))
     assert bool(before.weight.all())
     assert dataclasses.fields(before) == dataclasses.fields(after)
+
+
+@pytest.mark.parametrize(("name", "share"), [("combine-equal-weights", 0.5), ("combine-by-head-0", None)])
+def test_splits_are_put_together_with_the_weights_of_the_fault(name: str, share: float | None) -> None:
+    """40 keys in two splits of 32 and 8: each split's own softmax, and their mean by weights that are not its own."""
+    wanted = scenario((1,), (40,), append=False, dtype="float32", heads=(2, 2), attention={"num_splits": 2})
+    cell = context(wanted, FaultyBackend(find_fault(name)))
+    inputs = cell.inputs
+    scores = torch.einsum("hd,khd->hk", inputs.q[0].double(), inputs.k.double()) * wanted.attention.softmax_scale
+    halves = [
+        torch.einsum("hk,khd->hd", scores[:, part].softmax(-1), inputs.v[part].double())
+        for part in (slice(0, 32), slice(32, 40))
+    ]
+    of_head_0 = torch.sigmoid(scores[0, :32].logsumexp(0) - scores[0, 32:].logsumexp(0))
+    first = torch.tensor(share) if share is not None else of_head_0
+    expected = first * halves[0] + (1 - first) * halves[1]
+    output = cell.base.output
+    assert output.lse is not None
+    torch.testing.assert_close(output.out[0].double(), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(output.lse[0].double(), scores.logsumexp(-1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "lse"),
+    [("mask-finite", -1e30), ("mask-minus-10000", -10000 + 1.0986), ("empty-rows-mean-of-v", -torch.inf)],
+)
+def test_a_row_that_sees_none_of_three_keys_gets_their_mean_from_a_finite_mask(name: str, lse: float) -> None:
+    """Five query tokens on three keys: the first two see none. The logarithm of 3 is 1.0986."""
+    wanted = scenario((5,), (3,), append=False, dtype="float32", heads=(2, 2))
+    cell = context(wanted, FaultyBackend(find_fault(name)), AttnPath.PAGED_VARLEN)
+    output = cell.base.output
+    assert output.lse is not None
+    torch.testing.assert_close(output.out[:2], cell.inputs.v.mean(0).expand(2, -1, -1), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(output.lse[:2], torch.full((2, 2), lse), rtol=1e-6, atol=1e-3)
+    torch.testing.assert_close(output.out[2:].double(), cell.reference.out[2:], rtol=1e-4, atol=1e-5)

@@ -238,7 +238,10 @@ def test_another_number_of_splits_is_not_blamed_for_what_no_rounding_makes() -> 
     )
     (said,) = diagnose(context, [failure])
     assert said.fault is None
-    assert said.sentence.startswith("a sequence's output depends on its batch mates, by more than roundings")
+    assert said.sentence == (
+        "a sequence's output depends on its batch mates, by more than roundings: it takes a row, a length or keys of "
+        "another sequence, keeps something of an earlier call, or is wrong at times"
+    )
 
 
 def test_the_trait_is_not_held_out_to_a_kernel_that_is_further_off() -> None:
