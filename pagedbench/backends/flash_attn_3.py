@@ -83,6 +83,8 @@ class FlashAttention3Backend(LibraryBackend):
             yield f"this build of {self.title} has no varlen (FLASHATTENTION_DISABLE_VARLEN)"
         if spec.kv_dtype.startswith("float8") and spec.head_dim % 16:
             yield f"head_dim {spec.head_dim} in fp8: {self.title} needs a multiple of 16"
+        if spec.q_dtype.startswith("float8") and spec.out_dtype != "bfloat16":
+            yield f"an output in {spec.out_dtype} beside q in fp8: {self.title} gives bfloat16"
         if spec.head_dim_v != spec.head_dim and not _has_unequal(flags, spec):
             yield f"head_dim_v {spec.head_dim_v} beside head_dim {spec.head_dim}: not in this build of {self.title}"
 

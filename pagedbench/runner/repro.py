@@ -113,11 +113,17 @@ slots = []  # of each sequence's keys
 for b, n in enumerate(total):
     key = torch.arange(n)
     slots.append(block_table.cpu()[b, key // block_size].long() * block_size + key % block_size)
-k_cache = torch.empty_strided((num_blocks, block_size, kv_heads, dim), {k_stride}, dtype=dtype, device=device)
-v_cache = torch.empty_strided((num_blocks, block_size, kv_heads, dim_v), {v_stride}, dtype=dtype, device=device)
+
+
+def pool(width, strides):  # NaN, with a block of NaN before it and behind it
+    shape, block = (num_blocks, block_size, kv_heads, width), max(strides)
+    size = sum((n - 1) * stride for n, stride in zip(shape, strides)) + 1
+    return torch.full((size + 2 * block,), float("nan"), dtype=dtype, device=device).as_strided(shape, strides, block)
+
+
+k_cache, v_cache = pool(dim, {k_stride}), pool(dim_v, {v_stride})
 held = torch.cat([at[:n][at[:n] >= 0] for at, n in zip(slots, {stored})]).to(device)  # -1: given up, unseen
 for cache, every in ((k_cache, k_all), (v_cache, v_all)):
-    cache.fill_(float("nan"))
     cache[held // block_size, held % block_size] = every[held]
 """
 

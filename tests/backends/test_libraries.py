@@ -411,6 +411,11 @@ REASONS = [
     (FA2, fakes.flash_attn_2, V, replace(HALF, query_lens=(0, 0, 0)), {}, "without a query token"),
     (FA2, fakes.flash_attn_2, D, HALF, {"kv_dtype": "float8_e4m3fn"}, "K and V in float8_e4m3fn"),
     (FA3, fakes.flash_attn_3, D, HALF, {"kv_dtype": "float8_e4m3fn"}, "wants q in float8_e4m3fn as well"),
+    (
+        FA3, fakes.flash_attn_3, D, HALF,
+        {"kv_dtype": "float8_e4m3fn", "q_dtype": "float8_e4m3fn", "out_dtype": "float16"},
+        "an output in float16 beside q in fp8: flash-attn-3 gives bfloat16",
+    ),
     (FA3, fakes.flash_attn_3, D, replace(HALF, softcap=5.0), {}, "softcap: flash-attn-3 has none"),
     (FA3, fakes.flash_attn_3, V, replace(HALF, head_dim=128, head_dim_v=64), {}, "not in this build"),
     (FA3, fakes.flash_attn_3, D, replace(HALF, alibi=(0.0,) * 8), {}, "ALiBi: flash-attn-3 has none"),
