@@ -277,8 +277,8 @@ def _remarks(records: Sequence[CellRecord]) -> Iterator[RenderableType]:
 
 
 def _without_lse(check: CheckDict) -> bool:
-    accurate = check["check"] == "accuracy" and "worst_ratio" in check["metrics"]
-    return accurate and "worst_lse_ratio" not in check["metrics"]
+    judged = check["check"] == "accuracy" and check["metrics"].get("rows", 0.0) > 0
+    return judged and "worst_lse_ratio" not in check["metrics"]
 
 
 def summary(records: Sequence[CellRecord]) -> Text:

@@ -212,3 +212,12 @@ def test_durations(microseconds: float | None, spread: float | None, text: str) 
 )  # fmt: skip
 def test_three_digits(value: float, text: str) -> None:
     assert three_digits(value) == text
+
+
+def test_whose_lse_was_not_judged_is_said_and_not_of_batches_without_rows() -> None:
+    def of(name: str, **metrics: float) -> CellRecord:
+        judged = failed_check(verdict="PASS", metrics={"rows": 3.0, "worst_ratio": 0.2, **metrics})
+        return record(backend=name, checks=[judged])
+
+    records = [of("silent"), of("telling", worst_lse_ratio=0.1), of("empty", rows=0.0)]
+    assert "LSE not judged, since none is returned: silent:decode\n" in shown(records)
