@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,17 @@ def pytest_collection_finish() -> None:
     """What was imported is no garbage: the tool collects garbage after every cell, and need not look there."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_in_a_terminal() -> Iterator[None]:
+    """A shell starts what it runs in the background without Ctrl-C, and a block that was interrupted leaves a handler:
+    each test, and each program that it starts, has the handlers that one in a terminal has."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)
