@@ -18,7 +18,7 @@ import typer
 from pagedbench import __version__
 from pagedbench.cli.terminal import forgiving
 from pagedbench.errors import PagedbenchError, ScenarioError, UsageError
-from pagedbench.runner.signals import SIGNAL_EXIT, interruptible
+from pagedbench.runner.signals import SIGNAL_EXIT, ignore_repeated, interruptible
 from pagedbench.words import ExitCode
 
 # In the order of `--help`: name on the command line -> module with a function `command`.
@@ -89,6 +89,7 @@ def main() -> None:
         try:
             app(prog_name="pagedbench")  # also with `python -m`, whose words make no name of a completion script
         finally:
+            ignore_repeated()
             sys.stdout.flush()  # what cannot be written is to be told here, not when the interpreter ends
     except PagedbenchError as error:
         typer.echo(f"error: {error.message}", err=True)

@@ -176,7 +176,8 @@ def _resumed(
     again = sum(
         cell.key(judging) in known and fingerprint not in done for cell, fingerprint in zip(cells, current, strict=True)
     )
-    why = f"; {again} are judged again, since the kernel, the scenario or an option (--html is one) has changed"
+    changed = "the kernel, the scenario or an option has changed (--html is one: it wants pictures)"
+    why = f"; {again} are judged again, since {changed}"
     return f"resumed: {kept} of {len(cells)} cells stay as they were judged before" + (why if again else "")
 
 

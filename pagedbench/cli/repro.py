@@ -74,4 +74,19 @@ def _call(backend: Backend, scenario: Scenario, path: AttnPath) -> KernelCall:
         raise UsageError(
             f"{backend.name} is a Backend class, which needs pagedbench", "repro can call a plain function of a file"
         )
+    _refuse_what_it_cannot_take(backend, scenario, path)
     return library_call(backend, scenario, path)
+
+
+def _refuse_what_it_cannot_take(backend: Backend, scenario: Scenario, path: AttnPath) -> None:
+    """Raises UsageError where a library that is here says that it cannot make the call: its error would look like a
+    fault of its."""
+    from pagedbench.errors import UsageError
+    from pagedbench.layout.build import build_layout
+    from pagedbench.tensors.prepare import call_spec
+
+    if not backend.available("cuda").available:
+        return
+    reason = backend.unsupported(call_spec(scenario, build_layout(scenario), path, "cuda"))
+    if reason:
+        raise UsageError(f"{backend.name}:{path} cannot take {scenario.name}: {reason}")

@@ -36,6 +36,7 @@ from pagedbench.runner.paths import shorten_paths
 from pagedbench.runner.protocol import Job
 from pagedbench.runner.relations import checks_of, mistyped_targets
 from pagedbench.runner.work import work_of
+from pagedbench.scenario.model import Scenario
 from pagedbench.tensors.prepare import available_bytes, call_spec, estimate_bytes
 from pagedbench.timing.options import TimingOptions
 from pagedbench.words import AttnPath, Verdict, worst
@@ -259,7 +260,8 @@ class _Walk:
         self._record.error = _traceback(error)
         place = place_in_users_file(error)
         meant = f"; {DECLARE}" if place and isinstance(error, NotImplementedError) else ""
-        return CheckResult(name, failure.verdict, failure.message + place + meant)
+        unusual = unusual_for_a_kernel(self._job.scenario) if place else ""
+        return CheckResult(name, failure.verdict, failure.message + place + unusual + meant)
 
     def _note_sample(self, context: CheckContext) -> None:
         """Say when the oracle answered for some rows only. Asking for a reference here would make one."""
@@ -303,6 +305,16 @@ def place_in_users_file(error: BaseException) -> str:
         if frame.f_globals.get("__name__", "").startswith(USER_MODULE)
     ]
     return places[-1] if places else ""
+
+
+def unusual_for_a_kernel(scenario: Scenario) -> str:
+    """What a user's kernel may not be made for, and an exception in it seldom says (`; here nothing is appended`)."""
+    spec, facts = scenario.attention, []
+    if not scenario.batch.append:
+        facts.append("nothing is appended: k_new and v_new are None")
+    if spec.head_dim_v != spec.head_dim:
+        facts.append(f"V has head dim {spec.head_dim_v} beside K's {spec.head_dim}")
+    return f"; here {', and '.join(facts)}" if facts else ""
 
 
 def as_dict(result: CheckResult) -> CheckDict:

@@ -44,7 +44,7 @@ def script(scenario: Scenario, layout: BatchLayout, path: AttnPath, call: Kernel
     parts = [
         '"""' + textwrap.fill(title, 110),
         "\n"
-        + textwrap.fill(f"Needs torch and the kernel alone; exit 1 where it is wrong; {reach(scenario)}.", 110)
+        + textwrap.fill(f"Needs torch and {_kernel(call)}; exit 1 where it is wrong; {reach(scenario)}.", 110)
         + '"""\n',
         call.imports,
         "\nimport torch\n" if "import sys" in call.imports else "import torch\n",
@@ -57,6 +57,10 @@ def script(scenario: Scenario, layout: BatchLayout, path: AttnPath, call: Kernel
         _judge(scenario, call),
     ]
     return "\n".join(parts)
+
+
+def _kernel(call: KernelCall) -> str:
+    return "the kernel's file, with what that imports" if call.from_file else "the library alone"
 
 
 def _refuse(scenario: Scenario) -> None:

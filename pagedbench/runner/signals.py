@@ -80,6 +80,14 @@ def ending_signals_interrupt() -> Iterator[None]:
                 signal.signal(number, before[number])
 
 
+def ignore_repeated() -> None:
+    """For the end of a program that a signal ended: pressed again while the interpreter winds up, it would change the
+    exit code, which is settled."""
+    for number in _ENDING:
+        if callable(handler := signal.getsignal(number)) and handler is not signal.default_int_handler:
+            signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def signals_wait() -> Iterator[None]:
     """Within the block, Ctrl-C and SIGTERM wait for its end, and are then handled as they would have been.

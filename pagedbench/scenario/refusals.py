@@ -170,7 +170,8 @@ class _Item:
     def words(self) -> tuple[str, str, str | None]:
         """Found, needed, hint."""
         if self.kind == "missing":
-            return "nothing", "a value", self.info.description if self.info else None
+            told = self.info.description if self.info else None
+            return "nothing", "a value", _EXAMPLES.get(self.path, told)
         if self.kind == "extra_forbidden":
             return self._unknown_key()
         return self._found(), self._needed(), self._hint()
@@ -201,6 +202,8 @@ class _Item:
 
     def _hint(self) -> str | None:
         value = self.value
+        if self.path in _EXAMPLES and not isinstance(value, dict):
+            return _EXAMPLES[self.path]
         if self.path in _MEANT and (meant := _MEANT[self.path](value)):
             return meant
         if not isinstance(value, str):
@@ -243,6 +246,16 @@ def _is_whole(value: object) -> bool:
 
 def _meant_stride(value: object) -> str | None:
     return "name both, in elements: {block: …, token: …}" if _is_whole(value) or isinstance(value, list) else None
+
+
+# The least that does, of sections that every scenario has.
+_EXAMPLES = {
+    "batch": "write for example batch: {query_lens: [1, 1], cached_lens: [30, 70]}",
+    "batch.query_lens": "write a number for each sequence: [1, 1]",
+    "batch.cached_lens": "write a number for each sequence: [30, 70]",
+    "cache": "write for example cache: {block_size: 16}",
+    "attention": "write for example attention: {model: llama-3.1-8b}, or {num_heads: 8, num_kv_heads: 2, head_dim: 64}",
+}
 
 
 # What somebody most likely meant by a value that a field does not take, where another field says it.

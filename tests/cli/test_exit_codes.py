@@ -309,7 +309,10 @@ def test_resume_keeps_no_record_that_another_takes_the_place_of(command: Command
     records = Path("records.jsonl")
     command("check", "--json", records, scenarios=["right", "skipped"])
     resumed = command("check", "--json", records, "--resume", "--suite", "full", scenarios=["right"])
-    assert "1 are judged again, since the kernel, the scenario or an option (--html is one) has changed" in resumed.err
+    assert (
+        "1 are judged again, since the kernel, the scenario or an option has changed (--html is one: it wants pictures)"
+        in resumed.err
+    )
     assert [(r.scenario, r.suite) for r in read_records(records)] == [("skipped", "quick"), ("right", "full")]
 
 

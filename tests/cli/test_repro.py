@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pagedbench.backends.base import Availability
+from pagedbench.backends.registry import find_backend
+
 from .conftest import Command
 
 KERNEL = """
@@ -128,3 +131,12 @@ def test_several_scenarios_are_named(command: Command, name: str) -> None:
     named = ended.err.partition("name one: ")[2].strip().split(", ")
     assert len(named) == 3
     assert all(each.startswith("features-sinks") for each in named)
+
+
+def test_what_a_library_that_is_here_cannot_take_is_refused(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = find_backend("flash-attn")
+    monkeypatch.setattr(library, "available", lambda device: Availability(True, "2.8.3"))
+    monkeypatch.setattr(library, "unsupported", lambda spec: f"block size {spec.block_size}: needs a multiple of 256")
+    ended = command("repro", "-b", "flash-attn:decode", scenarios=["right"])
+    assert ended.code == 2
+    assert "flash-attn:decode cannot take right: block size 4: needs a multiple of 256" in ended.err

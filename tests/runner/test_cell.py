@@ -16,13 +16,14 @@ from pagedbench.backends.torch_schedule import Schedule
 from pagedbench.checks.base import CheckContext
 from pagedbench.layout.build import build_layout
 from pagedbench.results.record import CellRecord
-from pagedbench.runner.cell import judge, read_failure
+from pagedbench.runner.cell import judge, read_failure, unusual_for_a_kernel
 from pagedbench.runner.protocol import Job
 from pagedbench.runner.relations import Equals
 from pagedbench.scenario.loader import loads
 from pagedbench.tensors.call import Call
 from pagedbench.timing.options import TimingOptions
 from pagedbench.words import AttnPath, Verdict
+from tests.tensors.cells import scenario
 
 from .conftest import KERNELS, SCENARIO
 
@@ -241,3 +242,12 @@ def test_an_error_that_left_a_dead_cuda_context_is_a_crash_however_its_library_w
     assert (read_failure(error).verdict, read_failure(error).worker_is_spent) == (Verdict.CRASHED, True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     assert (read_failure(error).verdict, read_failure(error).worker_is_spent) == (Verdict.ERROR, False)
+
+
+def test_what_is_unusual_of_a_scenario_stands_beside_an_exception_of_a_kernel() -> None:
+    plain = scenario()
+    assert unusual_for_a_kernel(plain) == ""
+    nothing_new = replace(plain, batch=replace(plain.batch, append=False))
+    assert unusual_for_a_kernel(nothing_new) == "; here nothing is appended: k_new and v_new are None"
+    narrow = scenario(head_dim=32, head_dim_v=16)
+    assert unusual_for_a_kernel(narrow) == "; here V has head dim 16 beside K's 32"

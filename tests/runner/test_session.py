@@ -16,7 +16,13 @@ from pagedbench.results.record import CellRecord
 from pagedbench.runner.cells import Cell, JudgeOptions, plan
 from pagedbench.runner.protocol import Job, ResolvedTarget
 from pagedbench.runner.session import run_cells
-from pagedbench.runner.signals import Interrupted, ending_signals_interrupt, interruptible, signals_wait
+from pagedbench.runner.signals import (
+    Interrupted,
+    ending_signals_interrupt,
+    ignore_repeated,
+    interruptible,
+    signals_wait,
+)
 from pagedbench.scenario.loader import loads
 from pagedbench.words import Verdict
 
@@ -221,3 +227,17 @@ def test_what_is_short_of_memory_beside_many_is_judged_by_fewer_and_by_one_in_th
     assert len(asked) == 9
     assert rounds[1] <= {id(worker) for worker in workers[:2]}
     assert rounds[2] == {id(workers[0])}
+
+
+def test_a_signal_after_the_last_word_does_not_change_the_exit_code() -> None:
+    with interruptible():
+        signal.raise_signal(signal.SIGINT)
+    ignore_repeated()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_a_program_that_was_not_interrupted_can_be() -> None:
+    with interruptible():
+        pass
+    ignore_repeated()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
