@@ -25,8 +25,8 @@ def shorten_paths(text: str) -> str:
     return text
 
 
-_BEGINNING = r"(?<![\w.~>/-])"
-"""Of a path: `/var/tmp/x.py` is not in `/tmp`."""
+_BEGINNING = r"(?:(?<![\w.~>/-])|(?<=-[IL]))"
+"""Of a path, in a sentence or a compiler's options: a folder's name within another one's is not that folder."""
 
 
 def plain_target(name: str) -> str:

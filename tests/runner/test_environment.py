@@ -39,6 +39,12 @@ def test_paths_lose_what_is_nobodys_business(tmp_path: Path, monkeypatch: pytest
     assert shorten_paths(f'File "{tmp_path}/kernels/mine.py", line 3') == 'File "kernels/mine.py", line 3'
     assert shorten_paths(f"{Path(sys.prefix)}/lib/x.py") == "<python>/lib/x.py"
     assert shorten_paths(f"{Path.home()}/secret/x.py") == "~/secret/x.py"
+    assert shorten_paths(f"nvcc -I{Path.home()}/secret x.cu") == "nvcc -I~/secret x.cu"
+
+
+def test_a_folder_of_the_same_name_elsewhere_is_left_alone() -> None:
+    elsewhere = f"/var{Path.home()}/x.py"
+    assert shorten_paths(elsewhere) == elsewhere
 
 
 def test_a_device_that_is_none_is_refused_by_its_name() -> None:
