@@ -124,7 +124,7 @@ def _common(function: Any, call: Call) -> dict[str, Any]:
     spec = call.spec
     values = {
         "softmax_scale": spec.softmax_scale,
-        "window_size": kernel_window(call),
+        "window_size": kernel_window(call.spec),
         "softcap": spec.softcap or 0.0,
         "alibi_slopes": None if call.alibi_slopes is None else call.alibi_slopes.float(),
         "num_splits": spec.num_splits,

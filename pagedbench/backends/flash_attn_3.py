@@ -193,7 +193,7 @@ def _common(function: Any, call: Call) -> dict[str, Any]:
     values = {
         "softmax_scale": spec.softmax_scale,
         "causal": spec.causal,
-        "window_size": kernel_window(call),
+        "window_size": kernel_window(call.spec),
         "softcap": spec.softcap or 0.0,
         "num_splits": spec.num_splits,
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from pagedbench.tensors.call import Call, HostArrays
+from pagedbench.scenario.model import Attention
+from pagedbench.tensors.call import Call, CallSpec, HostArrays
 
 
 def host_arrays(call: Call) -> HostArrays:
@@ -28,7 +29,7 @@ def query_positions(call: Call) -> torch.Tensor:
     return total[sequence] - (starts[sequence + 1] - token)
 
 
-def kernel_window(call: Call) -> tuple[int, int]:
+def kernel_window(spec: CallSpec | Attention) -> tuple[int, int]:
     """(left, right) for functions in which a causal window has 0 on its right."""
-    left, right = call.spec.window_size
-    return (left, 0 if call.spec.causal and left >= 0 else right)
+    left, right = spec.window_size
+    return (left, 0 if spec.causal and left >= 0 else right)

@@ -87,7 +87,7 @@ class TorchVarlenBackend(LibraryBackend):
             optional["num_splits"] = spec.num_splits
         if "window_size" in names:
             # Causal without a window is (-1, 0) here.
-            optional["window_size"] = (-1, 0) if spec.causal and not spec.windowed else kernel_window(call)
+            optional["window_size"] = (-1, 0) if spec.causal and not spec.windowed else kernel_window(spec)
         if "is_causal" in names:
             optional["is_causal"] = spec.causal
         if "return_aux" in names:

@@ -117,7 +117,7 @@ class VllmFlashAttentionBackend(LibraryBackend):
             block_table=call.block_table,
             softmax_scale=spec.softmax_scale,
             causal=spec.causal,
-            window_size=list(kernel_window(call)),
+            window_size=list(kernel_window(call.spec)),
             return_softmax_lse=True,
             **accepted(function, optional),
             **plan,

@@ -17,7 +17,7 @@ from pagedbench.backends.base import Output
 from pagedbench.checks.base import CheckContext
 from pagedbench.layout.batch import BatchLayout
 from pagedbench.layout.regions import Region
-from pagedbench.scenario.model import Scenario
+from pagedbench.scenario.model import LARGEST, Scenario
 from pagedbench.tensors.bits import torch_dtype
 from pagedbench.tensors.fill import UNREAD, Fill, FillValue, slot_map
 from pagedbench.tensors.inputs import LogicalInputs
@@ -30,7 +30,7 @@ LARGEST_CODE = 14
 # Every other slot is given codes of its own; NaN costs nothing until then.
 _CODED: dict[Region, FillValue] = {**dict.fromkeys(UNREAD, math.nan), Region.HIDDEN: "keys"}
 _SLOTS_AT_ONCE = 1 << 16
-_FP16_LEAST, _FP16_MOST = 2.0**-23, 65504.0
+_FP16_LEAST = 2.0**-23
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def codes_do_not_fit(scenario: Scenario, keys: int) -> str | None:
     """Why float16 cannot hold the sums of codes, times an extreme scale of V, or None."""
     spec = scenario.attention
     unit = coding_for(scenario, keys, k_side=False).amplitude * abs(spec.v_scale)
-    if spec.dtype != "float16" or (unit / max(keys, 1) > _FP16_LEAST and unit * LARGEST_CODE < _FP16_MOST):
+    if spec.dtype != "float16" or (unit / max(keys, 1) > _FP16_LEAST and unit * LARGEST_CODE < LARGEST[spec.dtype]):
         return None
     return f"v_scale {spec.v_scale:g} takes the codes out of what float16 holds"
 

@@ -36,9 +36,10 @@ def command(
 
     where = _device(device)
     asked = list(dict.fromkeys(names or backend_names()))
-    named = list(zip(asked, ask(asked, where), strict=True))
-    of_name = {report.name: (name, report) for name, report in reversed(named)}  # torch and torch:decode are one
-    asked, reports = [name for name, _ in reversed(of_name.values())], [r for _, r in reversed(of_name.values())]
+    first: dict[str, tuple[str, BackendReport]] = {}  # torch and torch:decode are one
+    for name, report in zip(asked, ask(asked, where), strict=True):
+        first.setdefault(report.name, (name, report))
+    asked, reports = [name for name, _ in first.values()], [report for _, report in first.values()]
     ended_by = None
     if probe:
         there = [name for name, report in zip(asked, reports, strict=True) if report.available]

@@ -131,7 +131,8 @@ def _distances(context: CheckContext, output: Output) -> Comparison | None:
     formed = output.out.shape == shape and (output.lse is None or output.lse.shape == shape[:2])
     if not formed or dtype_name(output.out.dtype) != attention.dtype:
         return None
-    return compare(output, context.reference, layout, attention, context.backend.traits_for(context.path))
+    traits = context.backend.traits_for(context.path)
+    return compare(output, context.reference, layout, attention, traits, context.budget)
 
 
 def _off(distance: Distance | None) -> bool:

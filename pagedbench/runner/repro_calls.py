@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pagedbench.backends.base import Backend, Traits
+from pagedbench.backends.flashinfer_backend import WORKSPACE_BYTES
+from pagedbench.backends.indices import kernel_window
 from pagedbench.backends.library import LibraryBackend, accepted, named
 from pagedbench.backends.loading import load
 from pagedbench.errors import UsageError
@@ -120,11 +122,6 @@ def _taken(function: Any, keywords: dict[str, str]) -> dict[str, str]:
     return keywords if function is None else accepted(function, keywords)
 
 
-def _window(spec: Attention) -> tuple[int, int]:
-    left, right = spec.window_size
-    return (left, 0 if spec.causal and left >= 0 else right)
-
-
 def _new_tokens(scenario: Scenario) -> dict[str, str]:
     return {"k": "k_new", "v": "v_new"} if scenario.batch.append else {}
 
@@ -151,7 +148,7 @@ def _flash_attention(backend: LibraryBackend, scenario: Scenario, path: AttnPath
 
 def _flash_attention_2(backend: LibraryBackend, scenario: Scenario, path: AttnPath) -> KernelCall:
     spec = scenario.attention
-    common = {"softmax_scale": "scale", "causal": f"{spec.causal}", "window_size": f"{_window(spec)}"}
+    common = {"softmax_scale": "scale", "causal": f"{spec.causal}", "window_size": f"{kernel_window(spec)}"}
     common |= {} if spec.softcap is None else {"softcap": "softcap"}
     if path is AttnPath.DECODE:
         _, function = _function(backend, name := "flash_attn_with_kvcache")
@@ -171,7 +168,7 @@ def _flash_attention_3(backend: LibraryBackend, scenario: Scenario, path: AttnPa
     spec = scenario.attention
     name = "flash_attn_varlen_func" if path is AttnPath.VARLEN else "flash_attn_with_kvcache"
     _, function = _function(backend, name)
-    common = {"softmax_scale": "scale", "causal": f"{spec.causal}", "window_size": f"{_window(spec)}"}
+    common = {"softmax_scale": "scale", "causal": f"{spec.causal}", "window_size": f"{kernel_window(spec)}"}
     common |= {} if spec.softcap is None else {"softcap": "softcap"}
     common |= {"num_splits": f"{spec.num_splits}"}
     if spec.sinks is not None:
@@ -194,7 +191,7 @@ def _flash_attention_3(backend: LibraryBackend, scenario: Scenario, path: AttnPa
 def _flash_attention_4(backend: LibraryBackend, scenario: Scenario, path: AttnPath) -> KernelCall:
     spec, name = scenario.attention, "flash_attn_varlen_func"
     module, function = _function(backend, name)
-    left, right = (None if side == UNLIMITED else side for side in _window(spec))
+    left, right = (None if side == UNLIMITED else side for side in kernel_window(spec))
     keywords = {"cu_seqlens_q": "cu_seqlens_q"}
     if path is AttnPath.VARLEN:
         keywords |= {"cu_seqlens_k": "cu_seqlens_k"}
@@ -218,7 +215,7 @@ def _flash_attention_4(backend: LibraryBackend, scenario: Scenario, path: AttnPa
 def _torch_varlen(backend: LibraryBackend, scenario: Scenario, path: AttnPath) -> KernelCall:
     spec, name = scenario.attention, "varlen_attn"
     _, function = _function(backend, name)
-    window = (UNLIMITED, 0) if spec.causal and spec.window_size[0] == UNLIMITED else _window(spec)
+    window = (UNLIMITED, 0) if spec.causal and spec.window_size[0] == UNLIMITED else kernel_window(spec)
     keywords = _taken(
         function,
         {
@@ -245,7 +242,7 @@ indptr, indices = torch.tensor([0, *map(len, rows_of)]).cumsum(0).int(), torch.t
 last_len = torch.tensor([n - max(len(row) - 1, 0) * block_size for n, row in zip(total, rows_of)]).int()
 """
 _QUERY_LENGTHS = "torch.tensor([0, *query_lens]).cumsum(0).int()"
-_WORKSPACE = "workspace = torch.zeros(384 << 20, dtype=torch.uint8, device=device)\n"
+_WORKSPACE = f"workspace = torch.zeros({WORKSPACE_BYTES >> 20} << 20, dtype=torch.uint8, device=device)\n"
 _INFER_KERNELS = {"flashinfer": "fa2", "flashinfer-fa3": "fa3", "flashinfer-cuda-cores": "auto"}
 
 
